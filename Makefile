@@ -1,0 +1,42 @@
+# Every target sets up what it needs, in .venv, the first time and whenever the dependencies change.
+
+ARCH ?= impala
+ENV ?= CartPole-v1
+ARGS ?= $(if $(filter CartPole-v1,$(ENV)),--stop-at-return 475)
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: train test lint type format bench clean
+
+train: .venv/ready
+	$(BIN)/thespis train $(ARCH) --env $(ENV) $(ARGS)
+
+test: .venv/ready-dev lint type
+	$(BIN)/python -m pytest
+
+lint: .venv/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: .venv/ready-dev
+	$(BIN)/mypy
+
+format: .venv/ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/ready-dev
+	$(BIN)/python benchmarks/roofline.py
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt -e $(if $(findstring ALE/,$(ENV)),".[atari]",.)
+	touch $@
+
+.venv/ready-dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	touch $@ .venv/ready

@@ -1,0 +1,219 @@
+"""The monitor's arithmetic, checked by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from thespis.runs.commit import to_json
+from thespis.runs.monitor import Identity, Mark, Monitor
+from thespis.runtime.context import Report, Stat, Traffic
+from thespis.types import Episode
+
+WHO = Identity("impala", "CartPole-v1", 3, "local")
+
+
+def stat(*values: float) -> Stat:
+    result = Stat()
+    for value in values:
+        result.add(value)
+    return result
+
+
+def actor(index: int, seconds: float, steps: int, waited: float, *rewards: float) -> Report:
+    return Report(
+        "actor",
+        index,
+        seconds,
+        counters={"env_steps": steps},
+        episodes=[Episode(reward, 10) for reward in rewards],
+        busy={"env_step": seconds / 2},
+        edges={"actor.queue.insert": Traffic(2, 1000, waited)},
+        rss_mb=100.0 + index,
+    )
+
+
+def learner(updates: int, lags: tuple[float, ...] = (1.0,), loss: float = 0.5) -> Report:
+    return Report(
+        "learner",
+        0,
+        2.0,
+        counters={"updates": updates, "replay/inserted": 10, "replay/sampled": 15},
+        stats={"lag": stat(*lags), "train/loss": stat(loss), "queue/fill": stat(0.25, 0.75)},
+        edges={"learner.queue.sample": Traffic(1, 500, 0.5), "learner.weights.publish": Traffic(1, 8, 0.25)},
+        waiting="learner.queue.sample",
+    )
+
+
+def test_a_row_covers_the_time_since_the_previous_one() -> None:
+    monitor = Monitor(started=100.0)
+    monitor.add(actor(0, 2.0, 30, 0.5, 4.0), 102.0)
+    monitor.add(actor(1, 4.0, 50, 2.0, 8.0), 104.0)
+    monitor.add(learner(3, (1.0, 2.0, 6.0)), 104.0)
+    assert monitor.row(104.0) == {
+        "rollout/ep_rew_mean": 6.0,
+        "rollout/ep_len_mean": 10.0,
+        "time/fps": 20.0,
+        "lag/mean": 3.0,
+        "lag/max": 6.0,
+        "train/loss": 0.5,
+        "queue/fill": 0.5,
+        "replay/samples_per_insert": 1.5,
+        "edge/actor.queue.insert/bytes_per_s": 500.0,
+        "edge/learner.queue.sample/bytes_per_s": 125.0,
+        "edge/learner.weights.publish/bytes_per_s": 2.0,
+        "role/actor/wait_share": (0.25 + 0.5) / 2,
+        "role/actor/rss_mb": 100.5,
+        "role/learner/wait_share": 0.375,
+        "role/learner/rss_mb": 0.0,
+    }
+    monitor.add(actor(0, 1.0, 10, 0.0), 105.0)
+    row = monitor.row(106.0)
+    assert row["time/fps"] == 5.0 and row["rollout/ep_rew_mean"] == 6.0 and row["role/actor/wait_share"] == 0.0
+    assert "lag/mean" not in row and "train/loss" not in row
+
+
+def test_an_empty_interval_makes_a_row_without_rates_of_nothing() -> None:
+    monitor = Monitor(started=5.0)
+    assert monitor.row(5.0) == {}
+    assert monitor.row(6.0) == {"time/fps": 0.0}
+
+
+def test_shares_name_the_costliest_edge_and_never_exceed_the_time() -> None:
+    monitor = Monitor()
+    monitor.add(learner(1), 1.0)
+    share = monitor.shown.roles()["learner"]
+    assert share.waits_on == "learner.queue.sample" and share.count == 1
+    monitor.add(Report("prefetch", 0, 1.0, edges={"a": Traffic(1, 1, 0.9), "b": Traffic(1, 1, 0.9)}), 1.0)
+    assert monitor.shown.roles()["prefetch"].wait == 1.0
+    assert monitor.waiting["learner", 0] == "learner.queue.sample"
+
+
+def test_the_mean_return_needs_a_hundred_episodes_and_forgets_older_ones() -> None:
+    monitor = Monitor()
+    monitor.add(actor(0, 1.0, 99, 0.0, *[1.0] * 99), 1.0)
+    assert monitor.return_mean_100 is None and monitor.return_mean == 1.0
+    monitor.add(actor(0, 1.0, 1, 0.0, 101.0), 2.0)
+    assert monitor.return_mean_100 == 2.0
+    monitor.add(actor(0, 1.0, 1, 0.0, *[3.0] * 100), 3.0)
+    assert monitor.return_mean_100 == 3.0 and monitor.episodes == 200
+
+
+def test_the_threshold_is_seen_inside_a_report_and_not_unseen() -> None:
+    monitor = Monitor(threshold=10.0, started=50.0)
+    monitor.add(actor(0, 1.0, 40, 0.0, *[10.0] * 99), 51.0)
+    assert not monitor.reached
+    monitor.add(actor(0, 1.0, 60, 0.0, 10.0, *[0.0] * 100), 53.0)
+    assert monitor.reached and monitor.crossed == Mark(3.0, 100) and monitor.return_mean_100 == 0.0
+    monitor.add(actor(0, 1.0, 60, 0.0, *[10.0] * 100), 60.0)
+    assert monitor.crossed == Mark(3.0, 100)
+
+
+def test_speed_is_from_the_first_update_to_the_last() -> None:
+    monitor = Monitor()
+    monitor.add(actor(0, 1.0, 1000, 0.0), 10.0)
+    monitor.add(learner(1), 10.0)
+    assert monitor.steps_per_second is None
+    monitor.add(actor(0, 1.0, 300, 0.0), 12.0)
+    monitor.add(learner(1), 14.0)
+    monitor.add(actor(0, 1.0, 5000, 0.0), 20.0)
+    assert monitor.steps_per_second == 75.0
+
+
+def test_the_newest_evaluation_counts() -> None:
+    monitor = Monitor()
+    for reward in (1.0, 9.0):
+        report = Report("evaluator", 0, 1.0, counters={"eval/episodes": 5}, stats={"eval/mean_reward": stat(reward)})
+        monitor.add(report, 1.0)
+    assert monitor.row(1.0)["eval/mean_reward"] == 9.0
+    summary = monitor.summary(WHO, "done", 2.0, None, None)
+    assert summary["eval_return_mean"] == 9.0 and summary["eval_episodes"] == 5
+
+
+KEYS = """
+    architecture env seed on exit_reason env_steps updates episodes wall_seconds startup_seconds steps_per_second
+    return_mean_100 eval_return_mean eval_episodes seconds_to_threshold lag samples_per_insert edges restarts dropped
+    weights_sha256
+"""
+
+
+def strict(data: bytes) -> Any:
+    return json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+
+
+def test_the_summary_of_a_run_that_did_nothing_has_every_key_and_no_nan() -> None:
+    summary = strict(to_json(Monitor().summary(WHO, "interrupted", 0.0, None, None)))
+    assert list(summary) == KEYS.split()
+    assert summary["lag"] == {"mean": None, "max": None} and summary["return_mean_100"] is None
+    assert summary["edges"] == {} and summary["restarts"] == 0
+
+
+def test_the_summary_adds_up() -> None:
+    monitor = Monitor(threshold=1.0, started=10.0)
+    monitor.add(actor(0, 1.0, 50, 0.0, *[1.0] * 100), 11.0)
+    monitor.add(learner(2, (0.0, 4.0)), 12.0)
+    monitor.row(12.0)
+    monitor.add(actor(1, 1.0, 50, 0.0), 13.0)
+    monitor.add(Report("actor", 1, counters={"dropped/partial_unroll": 2}), 13.0)
+    monitor.restarted("actor", 1)
+    monitor.restarted("learner", 0)
+    summary = monitor.summary(WHO, "total steps", 20.0, 0.75, "ab")
+    assert summary["env_steps"] == 100 and summary["updates"] == 2 and summary["wall_seconds"] == 10.0
+    assert summary["lag"] == {"mean": 2.0, "max": 4.0} and summary["seconds_to_threshold"] == 1.0
+    assert summary["edges"]["actor.queue.insert"] == {"calls": 4, "bytes": 2000}
+    assert summary["restarts"] == 2 and summary["dropped"] == {"partial_unroll": 2}
+    assert summary["samples_per_insert"] == 1.5 and summary["startup_seconds"] == 0.75
+
+
+def busy_monitor() -> Monitor:
+    monitor = Monitor(threshold=0.3)
+    rng = np.random.default_rng(0)
+    for k in range(1, 8):
+        now = k / 3.0
+        # Float32 rewards, as an environment may give them, must fit in JSON too.
+        monitor.add(actor(0, 0.1, 7, 0.1 / 3.0, *rng.random(20).astype(np.float32)), now)
+        monitor.add(learner(1, (0.1 * k,)), now)
+        monitor.row(now)
+    monitor.restarted("actor", 0)
+    return monitor
+
+
+def test_a_restored_monitor_goes_on_to_the_bit() -> None:
+    whole = busy_monitor()
+    now = 7 / 3.0
+    saved = strict(json.dumps(whole.state(now)).encode())
+    resumed = Monitor.restore(saved, threshold=0.3, started=now)
+    assert resumed.state(now) == whole.state(now) == saved
+    for monitor in (whole, resumed):
+        monitor.add(actor(0, 0.1, 7, 0.01, 0.7, 0.1), now + 0.1)
+        monitor.add(learner(1), now + 0.2)
+    # Both intervals began at the row that came with the checkpoint.
+    assert resumed.row(now + 0.3) == whole.row(now + 0.3)
+    assert resumed.summary(WHO, "x", now + 1.0, None, None) == whole.summary(WHO, "x", now + 1.0, None, None)
+
+
+def test_run_time_goes_on_after_a_pause_of_the_real_clock() -> None:
+    saved = busy_monitor().state(10.0)
+    resumed = Monitor.restore(saved, threshold=None, started=5000.0)
+    assert resumed.elapsed(5002.0) == 12.0
+    resumed.add(actor(0, 1.0, 40, 0.0), 5002.0)
+    assert resumed.row(5002.0)["time/fps"] == 20.0
+
+
+def test_another_threshold_forgets_the_crossing() -> None:
+    saved = busy_monitor().state(10.0)
+    assert saved["crossed"] is not None
+    assert Monitor.restore(saved, threshold=0.9, started=0.0).crossed is None
+    assert Monitor.restore(saved, threshold=0.3, started=0.0).crossed is not None
+
+
+def test_a_loss_that_is_nan_is_shown_and_written_as_null() -> None:
+    monitor = Monitor()
+    monitor.add(learner(1, loss=float("nan")), 1.0)
+    row = monitor.row(1.0)
+    assert math.isnan(row["train/loss"])
+    assert strict(to_json(row))["train/loss"] is None

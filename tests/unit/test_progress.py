@@ -1,0 +1,127 @@
+"""The panel and the lines say what the view holds, at any width."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from thespis.runs.figures import bar, duration, number, sparkline
+from thespis.runs.interval import RoleShare
+from thespis.runs.monitor import Identity, Monitor
+from thespis.runs.progress import Lines, Panel, final_lines, line, render, render_svg
+from thespis.runs.view import View
+
+WHO = Identity("impala", "CartPole-v1", 3, "local")
+
+
+def a_view(**changes: object) -> View:
+    values: dict[str, object] = {
+        "identity": WHO,
+        "elapsed": 187.0,
+        "env_steps": 123_456,
+        "total_steps": 500_000,
+        "updates": 1_542,
+        "episodes": 801,
+        "return_mean": 211.5,
+        "threshold": 475.0,
+        "samples_per_insert": 1.02,
+        "metrics": {
+            "time/fps": 1882.7,
+            "lag/mean": 1.37,
+            "lag/max": 6.0,
+            "queue/fill": 0.62,
+            "eval/mean_reward": 312.0,
+        },
+        "history": tuple(float(x) for x in range(150)),
+        "roles": {
+            "actor": RoleShare(8, {"env_step": 0.35, "forward": 0.3}, 0.25, "actor.queue.insert"),
+            "queue": RoleShare(1, {"copy": 0.05}, 0.0, None),
+            "learner": RoleShare(1, {"update": 0.8, "publish": 0.05}, 0.12, "learner.queue.sample"),
+            "weights": RoleShare(1, {}, 0.0, None),
+            "evaluator": RoleShare(1, {"episode": 0.2}, 0.75, "evaluator.weights.pull"),
+        },
+        "restarts": {"actor": 4},
+        "dropped": {"partial_unroll": 17},
+    }
+    return View(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def drawn(view: View, columns: int) -> list[str]:
+    console = Console(width=columns, file=io.StringIO(), record=True)
+    console.print(render(view, columns))
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize("columns", [80, 100, 200])
+def test_the_panel_shows_every_value_and_fits(columns: int) -> None:
+    rows = drawn(a_view(), columns)
+    text = "\n".join(rows)
+    assert len(rows) <= 24 and max(map(len, rows)) <= min(columns, 100)
+    for shown in (
+        "impala", "CartPole-v1", "local", "3m 07s", "3m 20s left", "123,456", "500k", "1,542", "211.5", "goal 475",
+        "1882.7", "1.37", "max 6", "62%", "1.02", "312", "801 episodes", "env_step 35%", "queue.insert", "queue.sample",
+        "weights.pull", "75%", "actor 4", "partial_unroll 17", "▁", "█",
+    ):  # fmt: skip
+        assert shown in text, shown
+
+
+@pytest.mark.parametrize("columns", [20, 80, 100])
+def test_a_run_that_has_not_reported_yet_can_be_drawn(columns: int) -> None:
+    view = View.of(Monitor(), WHO, None, 0.0)
+    assert "impala" in "\n".join(drawn(view, columns))
+    assert "steps 0" in line(view) and "nan" not in line(view)
+
+
+def test_odd_values_are_drawn() -> None:
+    roles = {"parameter_server": RoleShare(1000, {f"kind{i}": 0.3 for i in range(9)}, 1.0, "parameter_server.a.b")}
+    odd = {"queue/fill": float("nan"), "lag/mean": float("nan"), "lag/max": float("-inf"), "time/fps": 0.0}
+    text = "\n".join(drawn(a_view(return_mean=float("nan"), history=(float("nan"),), roles=roles, metrics=odd), 80))
+    assert "parameter_server" in text and "1000" in text
+
+
+def test_lines_prints_one_line_a_report() -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines.update(a_view())
+    lines.update(a_view(env_steps=200_000))
+    first, second = stream.getvalue().splitlines()
+    for shown in ("3m 07s", "123,456/500,000", "1882.7/s", "return 211.5", "lag 1.37 max 6", "queue 62%", "restarts 4"):
+        assert shown in first, shown
+    assert "200,000" in second
+
+
+def test_the_live_panel_draws_on_update_and_leaves_no_thread() -> None:
+    import threading
+
+    console = Console(width=100, file=io.StringIO(), force_terminal=True)
+    before = threading.active_count()
+    with Panel(console) as panel:
+        panel.update(a_view())
+        assert threading.active_count() == before
+        assert "211.5" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_picture_is_an_svg_with_the_values() -> None:
+    picture = render_svg(a_view())
+    assert picture.startswith("<svg") and "211.5" in picture
+
+
+def test_the_final_lines_say_how_it_ended_and_where_it_is() -> None:
+    monitor = Monitor()
+    text = "\n".join(final_lines(monitor.summary(WHO, "interrupted", 61.0, None, None), Path("runs/x-1")))
+    assert "interrupted" in text and "1m 01s" in text and "runs/x-1" in text and "None" not in text
+
+
+def test_short_forms() -> None:
+    cases = [None, float("nan"), 0.0, 0.03125, 7.25, 195.44, 9999.0, 12345.0, 4.5e6, 2e9, -0.5]
+    assert [number(value) for value in cases] == [
+        "–", "–", "0", "0.031", "7.25", "195.4", "9999", "12.3k", "4.5M", "2G", "-0.500",
+    ]  # fmt: skip
+    assert [duration(s) for s in (0, 42, 187, 7500, 356400)] == ["0s", "42s", "3m 07s", "2h 05m", "4d 03h"]
+    assert [bar(share, 4) for share in (0.0, 0.5, 1.0, 7.0)] == ["    ", "██  ", "████", "████"]
+    assert len(bar(0.33, 4)) == 4
+    assert sparkline([0.0, 1.0], 10) == "▁█" and sparkline([], 5) == "" and sparkline([2.0, 2.0], 5) == "▁▁"
+    assert len(sparkline([float(x) for x in range(1000)], 30)) == 30

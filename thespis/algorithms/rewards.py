@@ -1,0 +1,78 @@
+"""What the learner does to rewards before it computes targets. Reported returns are never touched."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from thespis.errors import ThespisError
+from thespis.types import Array
+
+ArrayOrTensor = TypeVar("ArrayOrTensor", Array, Tensor)
+
+
+def shape_rewards(rewards: ArrayOrTensor, kind: str, scale: float) -> ArrayOrTensor:
+    """Rewards as the learner sees them: `none`, `sign`, `abs_one` (clip to [-1, 1]) or `scale` (times `scale`)."""
+    if kind == "none":
+        return rewards
+    if kind == "scale":
+        return rewards * scale
+    if kind == "abs_one":
+        return rewards.clip(-1.0, 1.0)
+    if kind == "sign":
+        return rewards.sign() if isinstance(rewards, Tensor) else np.sign(rewards)
+    raise ThespisError(f"unknown reward shaping '{kind}': choose none, sign, abs_one or scale.")
+
+
+def discounted_returns(rewards: Array, ended: Array, carry: Array, discount: float) -> tuple[Array, Array]:
+    """Discounted sum of the past rewards of each stream: `[T, B]` returns, and the `[B]` carry for the next unroll.
+
+    `ended[t]`: bool, the episode ended with `rewards[t]`. `carry` is zeros at first and must come from the
+    same environments: only the side that holds them (the actor) can keep it, because unrolls of several
+    actors reach a learner interleaved.
+    """
+    returns = np.empty(rewards.shape, np.float64)
+    for t in range(len(rewards)):
+        returns[t] = rewards[t] + discount * carry
+        carry = np.where(ended[t], 0.0, returns[t])
+    return returns, carry
+
+
+class ReturnScale:
+    """Running variance of discounted returns, by which rewards are divided.
+
+    Dividing by the spread of returns, not of rewards, keeps values near one whatever the horizon. The mean is
+    not subtracted: that would change which policy is best. Order of updates does not matter (Chan's merge),
+    so returns of any number of streams may be mixed.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._mean = 0.0
+        self._squares = 0.0
+
+    def update(self, returns: Array, valid: Array) -> None:
+        """Take in the `[T, B]` returns of the rows that are transitions."""
+        values = np.asarray(returns, np.float64)[valid]
+        if not values.size:
+            return
+        mean = float(values.mean())
+        total = self._count + values.size
+        gap = mean - self._mean
+        self._squares += float(((values - mean) ** 2).sum()) + gap * gap * self._count * values.size / total
+        self._mean += gap * values.size / total
+        self._count = total
+
+    @property
+    def scale(self) -> float:
+        """Multiply rewards by this; 1 until returns vary."""
+        variance = self._squares / self._count if self._count else 0.0
+        return 1.0 / float(np.sqrt(variance)) if variance > 1e-8 else 1.0
+
+    def export_state(self) -> dict[str, Array]:
+        return {"moments": np.array([self._count, self._mean, self._squares])}
+
+    def restore_state(self, state: dict[str, Array]) -> None:
+        self._count, self._mean, self._squares = (float(value) for value in state["moments"])

@@ -1,0 +1,1 @@
+"""One file per architecture; each reads like its paper's figure."""

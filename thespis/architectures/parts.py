@@ -1,0 +1,61 @@
+"""Pieces that the builders of several architectures share: environments, networks and policies from a config."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import torch
+
+from thespis.config import NetworkConfig, Spec, resolve
+from thespis.envs.autoreset import Environments
+from thespis.envs.make import describe, make
+from thespis.envs.spaces import Spaces
+from thespis.networks.acting import Stepper
+from thespis.networks.init import init_network
+from thespis.networks.policies import ActorCritic, PolicyNetwork
+from thespis.roles.policy import LocalPolicy, Pull
+from thespis.runtime.context import Context
+
+
+class HasEnv(Protocol):
+    @property
+    def env(self) -> Spec: ...
+
+
+class HasNetwork(HasEnv, Protocol):
+    @property
+    def network(self) -> NetworkConfig: ...
+    @property
+    def actors(self) -> int: ...
+
+
+def environments(ctx: Context, cfg: HasEnv, number: int) -> Environments:
+    """The configured environments, telling the runtime where they are so that a hang can be named."""
+    return make(resolve(cfg.env), number, on_env=ctx.locate)
+
+
+def network(cfg: NetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
+    """The configured network, initialised from `seed` alone."""
+    observations, actions = spaces.observation_space, spaces.action_space
+
+    def build() -> PolicyNetwork:
+        if cfg.factory:
+            made: PolicyNetwork = resolve(cfg.factory)(observations, actions)
+            return made
+        return ActorCritic(observations, actions, cfg)
+
+    return init_network(build, seed)
+
+
+def local_policy(ctx: Context, cfg: HasNetwork, pull: Pull) -> LocalPolicy:
+    """A policy on one thread: the actors share the machine, each has a core at most."""
+    torch.set_num_threads(1)
+    made = network(cfg.network, describe(resolve(cfg.env)), seed=0)
+    return LocalPolicy(ctx, Stepper(made, ctx.rng("policy")), pull)
+
+
+def learner_network(ctx: Context, cfg: HasNetwork) -> PolicyNetwork:
+    """The network to train, on the cores that the actors leave."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) - cfg.actors))
+    return network(cfg.network, describe(resolve(cfg.env)), ctx.identity.run_seed)

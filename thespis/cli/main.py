@@ -1,0 +1,57 @@
+"""`thespis`: find the command, run it, turn what a user can mend into one line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+HELP = """usage: thespis COMMAND ...
+
+Distributed reinforcement learning: classic architectures, one short file each.
+
+  train ARCH      train an agent, e.g. thespis train impala --env CartPole-v1
+  resume RUN      continue a run from its newest valid checkpoint
+  eval RUN        play episodes with a trained policy, --video FILE.gif|mp4 to watch
+  list            the architectures there are
+  show ARCH       an architecture's roles and edges, --format mermaid to draw it
+
+thespis COMMAND --help says more; thespis train ARCH --help lists every setting.
+"""
+
+_COMMANDS = ("train", "resume", "eval", "list", "show")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0 done, 1 the run failed, 2 the user can mend it, 130 interrupted."""
+    from thespis.errors import ThespisError
+
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    if words[0] == "--version":
+        from thespis import __version__
+
+        print(f"thespis {__version__}")
+        return 0
+    # As `python script.py` would: environments and networks of one's own are found where one stands.
+    sys.path.insert(0, "")
+    try:
+        if words[0] not in _COMMANDS:
+            raise ThespisError(f"there is no command {words[0]!r}; there is {', '.join(_COMMANDS)}")
+        command = importlib.import_module(f"thespis.cli.{words[0]}")
+        code: int = command.run(words[1:])
+        return code
+    except ThespisError as error:
+        print(f"thespis: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader has seen enough (`thespis ... | head`); a second complaint at exit would help nobody.
+        sys.stdout = None
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

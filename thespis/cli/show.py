@@ -1,0 +1,76 @@
+"""`thespis show ARCH`: the graph of roles and edges, as text or as a mermaid drawing."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+
+from thespis.launch import architecture, defaults
+from thespis.program import Program
+
+
+def run(words: list[str]) -> int:
+    parser = argparse.ArgumentParser("thespis show", description="Print an architecture's roles, processes and edges.")
+    parser.add_argument("arch", help="the architecture")
+    parser.add_argument(
+        "--format",
+        choices=["text", "mermaid"],
+        default="text",
+        help="text, or a flowchart for a Markdown page (default: text)",
+    )
+    parser.add_argument("--actors", type=int, help="how many actors to show it with")
+    args = parser.parse_args(words)
+
+    module = architecture(args.arch)
+    cfg = defaults(args.arch, None, {} if args.actors is None else {"actors": args.actors})
+    program = module.program(cfg)
+    program.check()
+    if args.format == "mermaid":
+        print(mermaid(program))
+    else:
+        print(f"{(module.__doc__ or '').strip()}\n\n{text(program)}")
+    return 0
+
+
+def text(program: Program) -> str:
+    """Processes with their roles, then the arrows."""
+    numbers = Counter(spec.role for spec in program.roles)
+    lines = ["processes"]
+    for home, count in _homes(program).items():
+        specs = program.processes[home]
+        label = specs[0].role if len(specs) == 1 else home
+        roles = ", ".join(f"{spec.role} ({spec.kind.__name__ if spec.kind else '?'})" for spec in specs)
+        restarts = min(spec.restarts for spec in specs)
+        lines.append(f"  {label:12} x{count:<4} {roles}" + (f"  restarts {restarts}" if restarts else ""))
+    lines.append("edges")
+    for caller, _, service, method, kind in program.arrows():
+        lines.append(f"  {caller:12} x{numbers[caller]:<4} --{kind}--> {service}.{method}")
+    return "\n".join(lines)
+
+
+def mermaid(program: Program) -> str:
+    """A flowchart: a box per role, a frame per shared process, an arrow per edge in the direction data flows."""
+    lines = ["flowchart LR"]
+    for home, count in _homes(program).items():
+        specs = program.processes[home]
+        if len(specs) > 1:
+            lines.append(f"  subgraph {home}")
+        for spec in specs:
+            times = f" ×{count}" if count > 1 else ""
+            lines.append(f'  {spec.role}["{spec.role}{times}"]')
+        if len(specs) > 1:
+            lines.append("  end")
+    for caller, _, service, method, kind in program.arrows():
+        # A caller that asks gets the data, so the arrow points to it.
+        ends = (service, caller) if method in ("sample", "pull") else (caller, service)
+        lines.append(f'  {ends[0]} -->|"{method} ({kind})"| {ends[1]}')
+    return "\n".join(lines)
+
+
+def _homes(program: Program) -> dict[str, int]:
+    """One process of each kind, and how many there are alike."""
+    kinds: dict[tuple[str, ...], str] = {}
+    counts: Counter[str] = Counter()
+    for home, specs in program.processes.items():
+        counts[kinds.setdefault(tuple(spec.role for spec in specs), home)] += 1
+    return dict(counts)

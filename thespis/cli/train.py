@@ -1,0 +1,72 @@
+"""`thespis train ARCH`: every field of the architecture's config is a flag."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thespis.errors import ThespisError
+from thespis.launch import architecture, architectures, defaults, launch, load_config
+
+if TYPE_CHECKING:
+    from thespis.config import Experiment
+
+
+def run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(f"usage: thespis train ARCH [--env ID] [--config FILE] [settings]\n\nARCH: {', '.join(architectures())}")
+        print("\nthespis train ARCH --help lists every setting of an architecture.")
+        return 0
+    name, *flags = words
+    if name.startswith("-"):
+        raise ThespisError("name the architecture first: thespis train impala --env CartPole-v1")
+    module = architecture(name)
+    return finish(name, _settings(name, module.Config, flags))
+
+
+def finish(name: str, cfg: Experiment, resume: Path | None = None) -> int:
+    """Perform the run and give its exit code."""
+    from thespis.trained import RunFailed
+
+    try:
+        trained = launch(name, cfg, resume=resume)
+    except RunFailed as failure:
+        print(f"thespis: {failure}\n\nthe run is in {failure.path}", file=sys.stderr)
+        return 1
+    return 130 if trained.summary["exit_reason"] == "interrupted" else 0
+
+
+def _settings(name: str, config: type[Any], flags: list[str]) -> Experiment:
+    """Flags over --config FILE over the preset for the environment over the defaults."""
+    import tyro
+
+    flags, file = _take(flags, "--config")
+    data: dict[str, Any] = {}
+    if file is not None:
+        saved, data = load_config(Path(file))
+        if saved != name:
+            raise ThespisError(
+                f"{file} is a config of {saved}, not of {name}; run `thespis train {saved} --config {file}`"
+            )
+        # Where that run wrote is not a setting of this one.
+        data.pop("run_dir", None)
+    _, env = _take(flags, "--env")
+    cfg: Experiment = tyro.cli(
+        config,
+        args=flags,
+        default=defaults(name, env, data),
+        prog=f"thespis train {name}",
+        description=f"{config.__doc__}\n\nFlags override --config FILE (a config.yaml of an earlier run will do).",
+    )
+    return cfg
+
+
+def _take(flags: list[str], flag: str) -> tuple[list[str], str | None]:
+    """The flags without `flag VALUE` (or `flag=VALUE`), and the value if it was there."""
+    for i, word in enumerate(flags):
+        if word == flag and i + 1 < len(flags):
+            return flags[:i] + flags[i + 2 :], flags[i + 1]
+        if word.startswith(f"{flag}="):
+            return flags[:i] + flags[i + 1 :], word.partition("=")[2]
+    return flags, None

@@ -1,0 +1,248 @@
+"""Settings: frozen dataclasses, the same as command-line flags, as YAML, and as Python arguments.
+
+Nothing here imports torch or an environment, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
+
+from thespis.errors import ThespisError
+
+C = TypeVar("C")
+
+if TYPE_CHECKING:
+    Spec = str | Callable[..., Any]
+else:
+    # The command line and YAML only know the text; from Python the function itself will do.
+    Spec = str
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """What the learner makes of rewards. Reported returns are never touched."""
+
+    kind: Literal["none", "sign", "abs_one", "scale"] = "none"
+    """none, sign (-1, 0, 1), abs_one (clip to [-1, 1]), or scale (multiply by `scale`)."""
+    scale: float = 1.0
+    """Factor for kind `scale`."""
+    normalize: bool = False
+    """Divide by the running standard deviation of discounted returns (applied before kind)."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The policy-and-value network."""
+
+    torso: Literal["auto", "mlp", "nature", "resnet"] = "auto"
+    """mlp, nature (the CNN of DQN), resnet (IMPALA's deep residual net); auto: nature for images, mlp otherwise."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Layer sizes of the mlp."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Activation of the mlp."""
+    lstm: int = 0
+    """Size of the LSTM after the torso; 0 for a feed-forward network."""
+    factory: Spec = ""
+    """A network of your own: file.py::function or module::function, called with the two spaces."""
+    normalize_observations: bool = False
+    """Normalise vector observations by running statistics, kept by the learner and published with the weights."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How gradients are applied."""
+
+    kind: Literal["adam", "rmsprop"] = "adam"
+    """adam, or rmsprop with epsilon inside the root as in the paper."""
+    learning_rate: float = 1e-3
+    """Step size at the start."""
+    anneal: bool = False
+    """Let the learning rate fall linearly to 0 at --total-steps."""
+    epsilon: float = 1e-8
+    """The optimiser's epsilon."""
+    decay: float = 0.99
+    """rmsprop: decay of the mean square."""
+    momentum: float = 0.0
+    """rmsprop: momentum."""
+    clip: float = 40.0
+    """Largest global norm of the gradients; 0 does not clip."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What every architecture can be told."""
+
+    env: Spec = "CartPole-v1"
+    """Gymnasium id, verbatim (CartPole-v1, ALE/Pong-v5, module:EnvId-v0), or file.py::function that makes one."""
+    on: Literal["local", "simulation"] = "local"
+    """Runtime: local (one process per role) or simulation (one process, virtual time, deterministic)."""
+    seed: int = 0
+    """Everything random in the run follows from it."""
+    total_steps: int = 1_000_000
+    """Stop after this many environment steps of all actors together (frame-skip not multiplied)."""
+    stop_at_return: float | None = None
+    """Stop when the mean of the last 100 training episodes reaches this."""
+    actors: int = 2
+    """How many actors step environments."""
+    envs_per_actor: int = 32
+    """Environments each actor steps side by side."""
+    run_dir: Path | None = None
+    """Where to write; runs/<architecture>-<env>-s<seed>-<n> if not given."""
+    report_every: float = 1.0
+    """Seconds between rows of metrics."""
+    eval_every: float = 10.0
+    """Seconds between evaluations; 0 evaluates only at the end."""
+    eval_episodes: int = 10
+    """Greedy episodes per evaluation; 0 switches the evaluator off."""
+    checkpoint_every: float = 30.0
+    """Seconds between checkpoints; there is always one at the end."""
+    keep: int = 2
+    """Checkpoints to keep beside the best one."""
+    env_timeout: float = 60.0
+    """Seconds an environment may take for one step before its actor is killed and replaced."""
+    stall_timeout: float = 60.0
+    """Seconds without an update after which the run says who waits for whom, and ends."""
+    cost_model: Path | None = None
+    """simulation: YAML file with the cost of work and edges (docs/simulation.md)."""
+    faults: tuple[str, ...] = ()
+    """simulation: e.g. "kill actor 0 at 2.5", "slow actor 1 by 10", "lose actor.queue.insert at 2"."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("total_steps", 1), ("actors", 1), ("envs_per_actor", 1), ("seed", 0), ("keep", 1)):
+            if getattr(self, name) < least:
+                flag = name.replace("_", "-")
+                raise ThespisError(f"--{flag} is {getattr(self, name)}; give at least {least}")
+        for name in ("report_every", "checkpoint_every", "env_timeout", "stall_timeout"):
+            if not getattr(self, name) > 0:
+                raise ThespisError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give more than 0 seconds")
+        if self.eval_every < 0 or self.eval_episodes < 0:
+            raise ThespisError("--eval-every and --eval-episodes cannot be negative")
+        if self.on != "simulation" and (self.faults or self.cost_model):
+            raise ThespisError("--faults and --cost-model belong to the simulation; add --on simulation")
+
+    @property
+    def env_name(self) -> str:
+        return self.env if isinstance(self.env, str) else locate(self.env)
+
+
+def to_dict(cfg: Any) -> dict[str, Any]:
+    """Plain values, for YAML. A function is written as where to find it."""
+    out: dict[str, Any] = {}
+    for part in dataclasses.fields(cfg):
+        value = getattr(cfg, part.name)
+        if callable(value):
+            out[part.name] = locate(value)
+        elif dataclasses.is_dataclass(value):
+            out[part.name] = to_dict(value)
+        elif isinstance(value, tuple):
+            out[part.name] = list(value)
+        else:
+            out[part.name] = str(value) if isinstance(value, Path) else value
+    return out
+
+
+def from_dict(cls: type[C], data: Mapping[str, Any], default: C | None = None, path: str = "") -> C:
+    """The inverse of `to_dict`; what `data` leaves out keeps its value in `default`."""
+    if not isinstance(data, Mapping):
+        raise ThespisError(f"config: {path or 'the file'} should be a table of settings, not {data!r}")
+    hints = typing.get_type_hints(cls)
+    known = [part.name for part in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    unknown = [name for name in data if name not in known]
+    if unknown:
+        raise ThespisError(f"config: unknown setting {path}{unknown[0]!r}; known are {', '.join(known)}")
+    base = cls() if default is None else default
+    values = {name: _convert(value, hints[name], f"{path}{name}", getattr(base, name)) for name, value in data.items()}
+    return dataclasses.replace(base, **values)  # type: ignore[type-var]
+
+
+def _convert(value: Any, hint: Any, path: str, default: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if isinstance(value, hint):  # type: ignore[arg-type]
+            return value
+        return from_dict(hint, value, default, f"{path}.")  # type: ignore[arg-type]
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in options:
+            return None
+        return _convert(value, next(option for option in options if option is not type(None)), path, default)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_convert(item, options[0], path, None) for item in value)
+    if origin is Literal:
+        if value in options:
+            return value
+        raise ThespisError(f"config: {path} is {value!r}; choose {', '.join(map(str, options))}")
+    if hint is str and callable(value):
+        return value
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML reads 1e-3 as text
+        except ValueError:
+            pass
+    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    raise ThespisError(f"config: {path} is {value!r}, which is not {getattr(hint, '__name__', hint)}")
+
+
+def locate(function: Callable[..., Any]) -> str:
+    """Where to find a function: `module::name`, or `file.py::name` if it stands in the script that runs."""
+    module = sys.modules.get(function.__module__)
+    if function.__module__ == "__main__" and getattr(module, "__file__", None):
+        return f"{module.__file__}::{function.__qualname__}"  # type: ignore[union-attr]
+    return f"{function.__module__}::{function.__qualname__}"
+
+
+def resolve(spec: Spec) -> Any:
+    """The function behind `module::name` or `file.py::name`; any other text and any function is returned as it is."""
+    if not isinstance(spec, str) or "::" not in spec:
+        return spec
+    source, _, name = spec.partition("::")
+    try:
+        found: Any = _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise ThespisError(f"{spec!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    return found
+
+
+def _load_file(path: Path) -> types.ModuleType:
+    name = f"thespis_user_{path.stem}"
+    if name not in sys.modules:
+        plan = importlib.util.spec_from_file_location(name, path)
+        if plan is None or plan.loader is None or not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}")
+        module = importlib.util.module_from_spec(plan)
+        sys.modules[name] = module
+        plan.loader.exec_module(module)
+    return sys.modules[name]
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ThespisError(f"config {path} cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise ThespisError(f"config {path} should be a table of settings")
+    # YAML 1.1 takes a bare `on` for true.
+    return {"on" if key is True else key: value for key, value in data.items()}
+
+
+def dump_yaml(data: dict[str, Any]) -> bytes:
+    import yaml
+
+    text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=None)
+    return text.encode()

@@ -1,0 +1,8 @@
+"""Environments: any Gymnasium id, behind one canonical step; importing this registers the `thespis/` toys."""
+
+from __future__ import annotations
+
+import gymnasium
+
+for _name in ("Memory", "Chain", "Faulty", "Sleep"):
+    gymnasium.register(id=f"thespis/{_name}-v0", entry_point=f"thespis.envs.toys:{_name}")

@@ -1,0 +1,245 @@
+"""One canonical step for every vector environment; nothing else in the project knows the autoreset modes.
+
+What the three modes return when action a2 ends an episode with observation F, and the next one opens with N:
+
+    next step:   a2 -> F, done    then any action -> N (a row that is no transition)
+    same step:   a2 -> N, done    and F in info["final_obs"]
+    disabled:    a2 -> F, done    and a masked reset -> N, which is done here at once
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from thespis.envs.spaces import Leaf, env_actions, leaves, observation_space
+from thespis.envs.sync import SEEDS
+from thespis.errors import EnvError, ThespisError
+from thespis.types import Array, Episode, Tree, map_tree
+
+
+@dataclass(slots=True)
+class EnvStep:
+    """What one step of B environments answered. The arrays are valid until the next step: copy what you keep.
+
+    `obs`: `[B, ...]`, what the policy acts on next. `rewards`: float32 `[B]`. `terminated`, `truncated`: bool `[B]`.
+    `valid`: bool `[B]`, false where the action was ignored because the environment was reset instead.
+    `first`: bool `[B]`, `obs` opens an episode.
+    `final_obs`: `[B, ...]`, meaningful where an episode ended; None when `obs` itself is the last observation there.
+    `episodes`: those that ended here, with the rewards as the environment gave them.
+    """
+
+    obs: Tree
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    first: Array
+    final_obs: Tree | None
+    episodes: list[Episode]
+
+
+class Environments:
+    """B environments behind one step, whose every answer is checked before anybody sees it.
+
+    `observation_space` and `action_space` are those of one environment as a policy sees it: floats are float32, and a
+    policy's actions count from 0 or live in [-1, 1] (see `env_actions`). A violation raises EnvError; after one the
+    environments are in an unknown state and must be reset or rebuilt.
+    """
+
+    def __init__(self, vector: VectorEnv[Any, Any, Any]) -> None:
+        mode = vector.metadata.get("autoreset_mode")
+        if not isinstance(mode, AutoresetMode):
+            raise ThespisError(f"{vector} does not say its autoreset mode; set metadata['autoreset_mode']")
+        self.num_envs = vector.num_envs
+        self.observation_space = observation_space(vector.single_observation_space)
+        self.action_space = vector.single_action_space
+        self._env_actions = env_actions(self.action_space)
+        self._vector, self._mode = vector, mode
+        self._leaves = leaves(self.observation_space)
+        self._row = (self.num_envs,)
+        self._shapes = [(self.num_envs, *leaf.shape) for leaf in self._leaves]
+        self._seed, self._resets = 0, 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._episodes = np.zeros(self.num_envs, np.int64)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+        self._returns = np.zeros(self.num_envs, np.float64)
+        self._never = np.zeros(self.num_envs, np.bool_)
+        self._over = self._never.copy()  # episodes that the previous step ended
+        self._any_over = False
+
+    def reset(self, seed: int) -> Tree:
+        """Open episode 0 everywhere; the same seed and actions give the same stream."""
+        self._clear()
+        limit = SEEDS - self.num_envs  # vectors add the environment's index
+        self._seed, self._resets = int(np.random.SeedSequence(seed).generate_state(1)[0]) % limit, 0
+        self._lengths.fill(-1)  # so that an error names step 0
+        obs = self._observations(self._reset_vector(None), self._never)
+        self._lengths.fill(0)
+        return obs
+
+    def step(self, actions: Array) -> EnvStep:
+        """Take one step everywhere. `actions`: `[B, ...]`, in the policy's units."""
+        try:
+            obs, raw, terminated, truncated, info = self._vector.step(self._env_actions(actions))
+        except EnvError:
+            raise
+        except Exception as error:
+            raise _anywhere(f"step raised {type(error).__name__}: {error}") from error
+        self._check_flags(terminated, truncated)
+        over: Array = terminated | truncated
+        any_over = bool(np.count_nonzero(over))
+        final: Tree | None = None
+        if self._mode is AutoresetMode.NEXT_STEP:
+            first, valid = self._over, ~self._over
+            if self._any_over:
+                raw = raw * valid
+                if np.count_nonzero(over & first):
+                    raise self._error(over & first, "the episode ended at its reset")
+            obs = self._observations(obs, self._never)
+            self._over, self._any_over = over, any_over
+        else:
+            first, valid = over, ~self._never
+            if any_over:
+                obs, final = self._reopen(obs, over, info)
+            else:
+                obs = self._observations(obs, self._never)
+        rewards = self._check_rewards(raw)
+        self._returns += raw
+        self._lengths += 1
+        episodes = self._finish(over) if any_over else []
+        return EnvStep(obs, rewards, terminated, truncated, valid, first, final, episodes)
+
+    def render(self) -> Array:
+        """The picture of environment 0, uint8 `[H, W, 3]`, if it was made with `render_mode="rgb_array"`."""
+        try:
+            frames: Any = self._vector.render()
+        except NotImplementedError:
+            frames = None
+        except gym.error.DependencyNotInstalled as error:
+            raise ThespisError(" ".join(str(error).split())) from error
+        if not frames or frames[0] is None:
+            raise ThespisError("this environment draws no pictures; choose one that supports render_mode='rgb_array'")
+        return np.asarray(frames[0])
+
+    @property
+    def render_fps(self) -> int:
+        """Pictures per second of real time, as the environment says, else 30."""
+        return int(self._vector.metadata.get("render_fps") or 30)
+
+    def close(self) -> None:
+        """Close every environment; harmless when done twice."""
+        self._vector.close()
+
+    def _reset_vector(self, mask: Array | None) -> Any:
+        # A new seed at each reset, apart by num_envs: the vector adds up to num_envs - 1 to it.
+        seed = (self._seed + self._resets * self.num_envs) % (SEEDS - self.num_envs)
+        self._resets += 1
+        try:
+            return self._vector.reset(seed=seed, options=None if mask is None else {"reset_mask": mask})[0]
+        except EnvError:
+            raise
+        except Exception as error:
+            raise _anywhere(f"reset raised {type(error).__name__}: {error}") from error
+
+    def _reopen(self, obs: Any, over: Array, info: dict[str, Any]) -> tuple[Tree, Tree]:
+        """The observations that open the next episodes, and those that closed the ended ones (`over`)."""
+        if self._mode is AutoresetMode.SAME_STEP:
+            if "final_obs" not in info:
+                raise self._error(over, "the episode ended without info['final_obs']")
+            opened = self._observations(obs, over)
+            final = self._replace(opened, over, info["final_obs"], self._never)
+            return opened, self._observations(final, self._never)
+        final = map_tree(np.copy, self._observations(obs, self._never))
+        opened = self._replace(final, over, self._reset_vector(over.copy()), over)
+        return self._observations(opened, over), final
+
+    def _replace(self, tree: Tree, rows: Array, batch: Any, opened: Array) -> Tree:
+        """A copy of `tree` with `rows` taken from `batch`, which is a tree of arrays or an array of trees."""
+        copy: Tree = map_tree(np.copy, tree)
+        for index in rows.nonzero()[0].tolist():
+            for leaf in self._leaves:
+                source = batch[leaf.key] if isinstance(batch, dict) else batch
+                row = source[index] if leaf.key is None or source is not batch else source[index][leaf.key]
+                try:
+                    row = leaf.mend(row)
+                    if row.shape != leaf.shape:
+                        raise ValueError(f"{leaf.name} has shape {row.shape}, the space says {leaf.shape}")
+                except ValueError as error:
+                    raise self._error(np.arange(self.num_envs) == index, str(error), opened) from error
+                target = copy if isinstance(copy, np.ndarray) else copy[str(leaf.key)]
+                target[index] = row
+        return copy
+
+    def _finish(self, over: Array) -> list[Episode]:
+        indices = over.nonzero()[0]
+        returns, lengths = self._returns[indices].tolist(), self._lengths[indices].tolist()
+        self._returns[indices] = 0.0
+        # The reset row of next-step autoreset will add one, to no step taken.
+        self._lengths[indices] = -1 if self._mode is AutoresetMode.NEXT_STEP else 0
+        self._episodes[indices] += 1
+        return [Episode(reward, length) for reward, length in zip(returns, lengths, strict=True)]
+
+    def _check_flags(self, terminated: Any, truncated: Any) -> None:
+        for flags in (terminated, truncated):
+            if type(flags) is not np.ndarray or flags.dtype != np.bool_ or flags.shape != self._row:
+                name = "terminated" if flags is terminated else "truncated"
+                raise _anywhere(f"{name} is not an array of {self.num_envs} bools")
+
+    def _check_rewards(self, raw: Any) -> Array:
+        if type(raw) is not np.ndarray or raw.shape != self._row or raw.dtype.kind not in "fiub":
+            raise _anywhere(f"the rewards are not an array of {self.num_envs} numbers")
+        if raw.dtype == np.float32:
+            rewards = raw
+        else:
+            with np.errstate(over="ignore"):
+                rewards = raw.astype(np.float32)
+        finite = np.isfinite(rewards)
+        if np.count_nonzero(finite) != rewards.size:  # three times as fast as .all()
+            raise self._error(~finite, f"reward is {raw[~finite][0]}")
+        return rewards
+
+    def _observations(self, obs: Any, opened: Array) -> Tree:
+        """`obs` as the space says, or EnvError; rows of `opened` belong to the episode after the counted one."""
+        if self._leaves[0].key is None:
+            return self._check_leaf(self._leaves[0], self._shapes[0], obs, opened)
+        tree = {}
+        for leaf, shape in zip(self._leaves, self._shapes, strict=True):
+            if leaf.key not in obs:
+                raise _anywhere(f"{leaf.name} is missing")
+            tree[str(leaf.key)] = self._check_leaf(leaf, shape, obs[leaf.key], opened)
+        return tree
+
+    def _check_leaf(self, leaf: Leaf, shape: tuple[int, ...], value: Any, opened: Array) -> Array:
+        array: Array = value
+        if type(value) is not np.ndarray or value.dtype != leaf.dtype:
+            try:
+                array = leaf.mend(value)
+            except ValueError as error:
+                raise _anywhere(str(error)) from error
+        if array.shape != shape:
+            raise _anywhere(f"{leaf.name} has shape {array.shape[1:]}, the space says {leaf.shape}")
+        if leaf.dtype.kind == "f":
+            finite = np.isfinite(array)
+            if np.count_nonzero(finite) != array.size:
+                rows = np.count_nonzero(finite.reshape(self.num_envs, -1), axis=1) < array[0].size
+                raise self._error(rows, f"{leaf.name} holds {array[~finite][0]}", opened)
+        return array
+
+    def _error(self, rows: Array, what: str, opened: Array | None = None) -> EnvError:
+        """An error that names the first of `rows`, at the step being taken."""
+        index = int(np.argmax(rows))
+        episode, step = int(self._episodes[index]), int(self._lengths[index]) + 1
+        if opened is not None and opened[index]:
+            episode, step = episode + 1, 0
+        return EnvError(what, env=index, episode=episode, step=step)
+
+
+def _anywhere(what: str) -> EnvError:
+    return EnvError(what, env=None, episode=None, step=None)

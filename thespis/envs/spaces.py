@@ -1,0 +1,108 @@
+"""Which spaces are supported, what an observation looks like to a policy, and what a policy's action means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+
+from thespis.errors import ThespisError
+from thespis.types import Array
+
+AnySpace = Space[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Spaces:
+    """The spaces of one environment, as a policy sees them."""
+
+    observation_space: AnySpace
+    action_space: AnySpace
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One array of an observation: its key in a `Dict` observation (else None), and the shape and dtype of one row."""
+
+    key: str | None
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def name(self) -> str:
+        """How error messages call it."""
+        return "observation" if self.key is None else f"observation {self.key!r}"
+
+    def mend(self, value: Any) -> Array:
+        """`value` as an array of this dtype, or ValueError saying what is wrong; leading axes are not looked at.
+
+        float64 where the space says float32 is common and harmless, float where it says int is a mistake.
+        """
+        array = np.asarray(value)
+        if not np.can_cast(array.dtype, self.dtype, "same_kind"):
+            raise ValueError(f"{self.name} has dtype {array.dtype}, the space says {self.dtype}")
+        # An overflow becomes inf, which the check for finite values names better than numpy's warning.
+        with np.errstate(over="ignore"):
+            return array.astype(self.dtype, copy=False)
+
+
+def observation_space(space: AnySpace) -> AnySpace:
+    """`space` as a policy sees it, with every float as float32; refuses what no network here can take."""
+    if isinstance(space, Dict):
+        if not space.spaces or any(isinstance(part, Dict) for part in space.spaces.values()):
+            raise ThespisError(f"observation space {space} is not supported; flatten it into one non-empty, flat Dict")
+        return Dict({key: observation_space(part) for key, part in space.spaces.items()})
+    if isinstance(space, Box):
+        if np.issubdtype(space.dtype, np.floating) and space.dtype != np.float32:
+            with np.errstate(over="ignore"):  # bounds beyond float32 are as good as none
+                return Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
+        return space
+    if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
+        return space
+    raise ThespisError(
+        f"observation space {type(space).__name__} is not supported; "
+        "wrap the environment so that it is Box, Discrete, MultiDiscrete, MultiBinary, or a flat Dict of these"
+    )
+
+
+def leaves(space: AnySpace) -> list[Leaf]:
+    """The arrays of an observation of `space`, which went through `observation_space`."""
+    if isinstance(space, Dict):
+        return [Leaf(key, *_row(part)) for key, part in space.spaces.items()]
+    return [Leaf(None, *_row(space))]
+
+
+def _row(space: AnySpace) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    shape = space.shape or ()
+    return shape, np.dtype(np.int64) if isinstance(space, Discrete | MultiDiscrete) else np.dtype(space.dtype)
+
+
+def env_actions(space: AnySpace) -> Callable[[Array], Array]:
+    """How to turn a batch of policy actions into actions of `space`.
+
+    Policies count from 0 and live in [-1, 1]: discrete actions are shifted by the space's start; each bounded dimension
+    of a Box is stretched to its bounds, an unbounded one is taken as it is; the result is clipped to the bounds.
+    """
+    if isinstance(space, Discrete | MultiDiscrete):
+        start = space.start
+        return (lambda actions: actions + start) if np.any(start) else (lambda actions: actions)
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        half = np.ones_like(low)
+        middle = np.zeros_like(low)
+        half[bounded] = high[bounded] / 2 - low[bounded] / 2
+        middle[bounded] = high[bounded] / 2 + low[bounded] / 2
+
+        def stretch(actions: Array) -> Array:
+            wanted: Array = np.clip(middle + half * actions, low, high)
+            return wanted.astype(space.dtype)
+
+        return stretch
+    raise ThespisError(
+        f"action space {space} is not supported; "
+        "wrap the environment so that it is Discrete, MultiDiscrete or a Box of floats"
+    )

@@ -1,0 +1,1 @@
+"""What becomes of gradients between computing and applying them."""

@@ -1,0 +1,1 @@
+"""How experience is cut into items, stored, and drawn from."""

@@ -1,0 +1,119 @@
+"""Writers cut what actors live through into items. The writer is an object either side of an edge can hold."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from thespis.envs.autoreset import EnvStep
+from thespis.types import Array, Inputs, State, Tree, Unroll, Version, empty_tree, map_tree
+
+
+class UnrollWriter:
+    """Collects T steps of B environments into an `Unroll`; consecutive unrolls share one observation.
+
+    unroll k     inputs 0 1 2 ... T            (T is only bootstrapped from)
+    unroll k+1                    0 1 2 ... T
+    """
+
+    def __init__(self, length: int, inputs: Inputs, state: State, actions: Array) -> None:
+        """`inputs`, `state` and `actions` of any step `[B, ...]` show the shapes."""
+        self._length = length
+        self._actions = actions
+        self._t = 0
+        self._open(inputs, state)
+
+    def write(
+        self, acted: tuple[Array, Array, State], version: Version, step: EnvStep, inputs: Inputs
+    ) -> Unroll | None:
+        """Add one step: what was done (actions, log-probabilities, next state), what came of it, what is seen next."""
+        unroll, t = self._unroll, self._t
+        unroll.actions[t], unroll.behaviour_logp[t], state = acted
+        unroll.rewards[t] = step.rewards
+        unroll.terminated[t] = step.terminated
+        unroll.truncated[t] = step.truncated
+        unroll.valid[t] = step.valid
+        unroll.versions[t] = version.packed()
+        if step.final_obs is not None and step.truncated.any():
+            self._keep_finals(step.final_obs, step.truncated)
+        self._t = t + 1
+        self._put(inputs)
+        if self._t < self._length:
+            return None
+        self._close()
+        self._open(inputs, state)
+        return unroll
+
+    def _open(self, inputs: Inputs, state: State) -> None:
+        shape = (self._length, len(inputs.first))
+        self._unroll = Unroll(
+            inputs=Inputs(
+                obs=empty_tree((self._length + 1,), inputs.obs),
+                first=np.empty((self._length + 1, *inputs.first.shape), np.bool_),
+                last_action=np.empty((self._length + 1, *inputs.last_action.shape), inputs.last_action.dtype),
+                last_reward=np.empty((self._length + 1, *inputs.last_reward.shape), np.float32),
+            ),
+            actions=np.empty((self._length, *self._actions.shape), self._actions.dtype),
+            rewards=np.empty(shape, np.float32),
+            terminated=np.empty(shape, np.bool_),
+            truncated=np.empty(shape, np.bool_),
+            valid=np.empty(shape, np.bool_),
+            behaviour_logp=np.empty(shape, np.float32),
+            state=tuple(part.copy() for part in state),
+            versions=np.empty(shape, np.int64),
+            final_index=np.empty((0, 2), np.int64),
+            final_obs=map_tree(lambda leaf: leaf[:0].copy(), inputs.obs),
+        )
+        self._finals: list[tuple[Array, Tree]] = []
+        self._t = 0
+        self._put(inputs)
+
+    def _put(self, inputs: Inputs) -> None:
+        def put(store: Array, value: Array) -> None:
+            store[self._t] = value
+
+        stored = self._unroll.inputs
+        map_tree(put, stored.obs, inputs.obs)
+        stored.first[self._t] = inputs.first
+        stored.last_action[self._t] = inputs.last_action
+        stored.last_reward[self._t] = inputs.last_reward
+
+    def _keep_finals(self, final_obs: Tree, truncated: Array) -> None:
+        (envs,) = np.nonzero(truncated)
+        index = np.stack([np.full_like(envs, self._t), envs], axis=1)
+        self._finals.append((index, map_tree(lambda leaf: leaf[envs].copy(), final_obs)))
+
+    def _close(self) -> None:
+        if self._finals:
+            self._unroll.final_index = np.concatenate([index for index, _ in self._finals])
+            self._unroll.final_obs = map_tree(lambda *leaves: np.concatenate(leaves), *(obs for _, obs in self._finals))
+
+
+def concatenate(unrolls: list[Unroll]) -> Unroll:
+    """Unrolls of equal length side by side: their environments become one batch axis."""
+    if len(unrolls) == 1:
+        return unrolls[0]
+
+    def beside(*leaves: Array) -> Array:
+        return np.concatenate(leaves, axis=1)
+
+    offsets = np.cumsum([0, *(unroll.rewards.shape[1] for unroll in unrolls[:-1])])
+    index = [unroll.final_index + np.array([0, offset]) for unroll, offset in zip(unrolls, offsets, strict=True)]
+    inputs = [unroll.inputs for unroll in unrolls]
+    return Unroll(
+        inputs=Inputs(
+            obs=map_tree(beside, *(part.obs for part in inputs)),
+            first=beside(*(part.first for part in inputs)),
+            last_action=beside(*(part.last_action for part in inputs)),
+            last_reward=beside(*(part.last_reward for part in inputs)),
+        ),
+        actions=beside(*(unroll.actions for unroll in unrolls)),
+        rewards=beside(*(unroll.rewards for unroll in unrolls)),
+        terminated=beside(*(unroll.terminated for unroll in unrolls)),
+        truncated=beside(*(unroll.truncated for unroll in unrolls)),
+        valid=beside(*(unroll.valid for unroll in unrolls)),
+        behaviour_logp=beside(*(unroll.behaviour_logp for unroll in unrolls)),
+        state=tuple(np.concatenate(parts) for parts in zip(*(unroll.state for unroll in unrolls), strict=True)),
+        versions=beside(*(unroll.versions for unroll in unrolls)),
+        final_index=np.concatenate(index),
+        final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *(unroll.final_obs for unroll in unrolls)),
+    )

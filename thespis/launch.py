@@ -1,0 +1,112 @@
+"""From settings to a finished run: resolve, check everything that can be checked, then start."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from thespis.config import Experiment, dump_yaml, from_dict, load_yaml, resolve, to_dict
+from thespis.errors import ThespisError
+
+
+def architectures() -> list[str]:
+    """The names that can be trained."""
+    from thespis import architectures as package
+
+    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "parts")
+
+
+def architecture(name: str) -> ModuleType:
+    """The module of an architecture: its `Config`, `PRESETS` and `program`."""
+    if name.replace("-", "_") not in architectures():
+        raise ThespisError(f"unknown architecture {name!r}; there is {', '.join(architectures())}")
+    return importlib.import_module(f"thespis.architectures.{name.replace('-', '_')}")
+
+
+def defaults(name: str, env: str | None, data: Mapping[str, Any]) -> Experiment:
+    """The defaults of an architecture for an environment, overridden by `data`: class < preset < data."""
+    module = architecture(name)
+    env = env or data.get("env")
+    cfg: Experiment = module.Config()
+    for pattern, preset in module.PRESETS.items():
+        if isinstance(env, str) and fnmatch.fnmatch(env, pattern):
+            cfg = from_dict(module.Config, preset, cfg)
+    cfg = from_dict(module.Config, {**data, **({"env": env} if env else {})}, cfg)
+    return cfg
+
+
+def load_config(path: Path) -> tuple[str, dict[str, Any]]:
+    """The architecture and settings in a config file, such as the one in a run directory."""
+    data = load_yaml(path)
+    name = data.pop("architecture", None)
+    if not isinstance(name, str):
+        raise ThespisError(f"config {path} does not say its architecture; add a line such as `architecture: impala`")
+    return name, data
+
+
+def launch(name: str, cfg: Experiment, *, resume: Path | None = None, quiet: bool = False) -> Any:
+    """Perform the run and return it as a `Trained`. User errors are raised before anything is left behind."""
+    from thespis.envs.make import describe
+    from thespis.runs.directory import RunDirectory
+    from thespis.runtime.faults import parse_faults
+
+    program = architecture(name).program(cfg)
+    program.check()
+    faults = parse_faults(cfg.faults, program)
+    describe(resolve(cfg.env))
+    costs = _costs(cfg)
+    if resume is None:
+        run = RunDirectory.create(name, _label(cfg), cfg.seed, cfg.run_dir)
+        _write_config(run.config, name, cfg)
+    else:
+        run = RunDirectory.open(resume)
+    return _perform(cfg, program, run, costs, faults, resume is not None, quiet)
+
+
+def _perform(cfg: Experiment, program: Any, run: Any, costs: Any, faults: Any, resuming: bool, quiet: bool) -> Any:
+    from thespis.runs.progress import final_lines
+    from thespis.runs.screen import Screen
+    from thespis.runtime.session import Session
+    from thespis.trained import RunFailed, Trained
+
+    screen = Screen(quiet)
+    try:
+        session = Session(cfg, program, run, screen)
+        restore = session.resume() if resuming else None
+        if cfg.on == "simulation":
+            from thespis.runtime.simulation import Simulation
+
+            summary = Simulation(program, session, costs, faults).run(restore)
+        else:
+            from thespis.runtime.local import Supervisor
+
+            summary = Supervisor(program, session).run(restore)
+    finally:
+        screen.close()
+    if session.error is not None:
+        raise ThespisError(session.error) if session.blame_user else RunFailed(session.error, run.path)
+    for line in final_lines(summary, run.path):
+        screen.say(line)
+    return Trained(run.path)
+
+
+def _costs(cfg: Experiment) -> Any:
+    from thespis.runtime.costs import CostModel
+
+    return CostModel() if cfg.cost_model is None else CostModel.load(cfg.cost_model)
+
+
+def _label(cfg: Experiment) -> str:
+    """The environment as it stands in the name of a run directory."""
+    return cfg.env_name.rpartition("::")[2]
+
+
+def _write_config(path: Path, name: str, cfg: Experiment) -> None:
+    from thespis.runs.commit import commit_file
+
+    commit_file(path, dump_yaml({"architecture": name, **to_dict(cfg)}))

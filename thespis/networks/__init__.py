@@ -1,0 +1,1 @@
+"""Policies and value functions, and how an actor uses them."""

@@ -1,0 +1,71 @@
+"""Acting: numpy in, numpy out, on weights that are replaced in place."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from thespis.errors import ThespisError
+from thespis.networks.inputs import TensorInputs, as_tensor
+from thespis.networks.policies import PolicyNetwork
+from thespis.types import Acted, Array, Inputs, State, map_tree
+
+
+class Stepper:
+    """One policy, stepped for B environments at a time with a random stream of its own."""
+
+    def __init__(self, network: PolicyNetwork, rng: np.random.Generator) -> None:
+        self._network = network
+        self._rng = rng
+        self._distribution = network.distribution
+        self._views: dict[str, Array] = {name: value.numpy() for name, value in network.state_dict().items()}
+
+    def initial_state(self, batch: int) -> State:
+        """Recurrent state of `batch` environments at an episode start."""
+        return tuple(part.numpy() for part in self._network.initial_state(batch))
+
+    @torch.inference_mode()
+    def act(self, inputs: Inputs, state: State, greedy: bool = False) -> Acted:
+        """Choose an action for each of `[B]` inputs: drawn, or the likeliest if `greedy`."""
+        tensors = TensorInputs(
+            map_tree(_one_step, inputs.obs),
+            _one_step(inputs.first),
+            _one_step(inputs.last_action),
+            _one_step(inputs.last_reward),
+        )
+        output = self._network.forward(tensors, tuple(as_tensor(part) for part in state))
+        params: Array = output.params[0].numpy()
+        draw = self._distribution
+        actions, logp = draw.mode(params) if greedy else draw.sample(params, self._rng)
+        return Acted(actions, logp, tuple(part[-1].numpy() for part in output.states))
+
+    def load(self, weights: dict[str, Array]) -> None:
+        """Copy weights over the network's own, in place."""
+        copy_weights(weights, self._views)
+
+
+def export_weights(network: PolicyNetwork) -> dict[str, Array]:
+    """Copies of all parameters and buffers, by name."""
+    return {name: value.detach().cpu().numpy().copy() for name, value in network.state_dict().items()}
+
+
+def load_weights(network: PolicyNetwork, weights: dict[str, Array]) -> None:
+    """The inverse of `export_weights`, in place."""
+    copy_weights(weights, {name: value.numpy() for name, value in network.state_dict().items()})
+
+
+def copy_weights(weights: dict[str, Array], views: dict[str, Array]) -> None:
+    """Copy `weights` into `views` of a network's memory, refusing those of another network."""
+    if weights.keys() != views.keys():
+        raise ThespisError("the weights are of another network: their names differ; use the run's own config.")
+    for name, view in views.items():
+        if view.shape != weights[name].shape:
+            raise ThespisError(
+                f"weight '{name}' has shape {weights[name].shape}, the network wants {view.shape}; "
+                "use the run's own config."
+            )
+        np.copyto(view, weights[name])
+
+
+def _one_step(array: Array) -> torch.Tensor:
+    return as_tensor(array).unsqueeze(0)

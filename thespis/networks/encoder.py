@@ -1,0 +1,108 @@
+"""Which torso reads which observation space, and dict observations read by one torso per key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from thespis.errors import ThespisError
+from thespis.networks.inputs import TensorTree
+from thespis.networks.normalize import Normalizer
+from thespis.networks.torso import MLP, NATURE_MIN_SIDE, ImageTorso, OneHotTorso, VectorTorso
+
+Torso = ImageTorso | OneHotTorso | VectorTorso
+
+
+class NetworkSettings(Protocol):
+    """What the stock networks read.
+
+    `torso`: auto, mlp, nature or resnet. `activation`: tanh or relu. `lstm`: hidden size, 0 for feed-forward.
+    """
+
+    @property
+    def torso(self) -> str: ...
+    @property
+    def hidden(self) -> Sequence[int]: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def lstm(self) -> int: ...
+    @property
+    def normalize_observations(self) -> bool: ...
+
+
+class Encoder(nn.Module):
+    """Observations `[N, ...]` (a tensor, or a dict of them) to features `[N, size]`."""
+
+    def __init__(self, space: spaces.Space[Any], cfg: NetworkSettings) -> None:
+        super().__init__()
+        if cfg.torso not in ("auto", "mlp", "nature", "resnet"):
+            raise ThespisError(f"unknown torso '{cfg.torso}': choose auto, mlp, nature or resnet.")
+        parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"obs": space}
+        if cfg.torso in ("nature", "resnet") and not any(_is_image(part) for part in parts.values()):
+            raise ThespisError(
+                f"torso '{cfg.torso}' reads images (a Box of 3 axes of uint8), but the observations are {space}; "
+                "choose --torso auto or mlp."
+            )
+        self._keys = list(parts) if isinstance(space, spaces.Dict) else None
+        torsos = [_build_torso(name, part, cfg) for name, part in parts.items()]
+        self.torsos = nn.ModuleList(torsos)
+        self.size = sum(torso.size for torso in torsos)
+
+    def forward(self, obs: TensorTree) -> Tensor:
+        if self._keys is None:
+            features: Tensor = self.torsos[0](obs)
+            return features
+        assert isinstance(obs, dict)
+        return torch.cat([torso(obs[key]) for key, torso in zip(self._keys, self.torsos, strict=True)], 1)
+
+    def observe(self, obs: TensorTree) -> None:
+        """Feed `[N, ...]` observations to the running statistics of the torsos that normalise."""
+        for index, torso in enumerate(self.torsos):
+            if isinstance(torso, VectorTorso) and torso.normalizer is not None:
+                leaf = obs[self._keys[index]] if self._keys is not None and isinstance(obs, dict) else obs
+                assert isinstance(leaf, Tensor)
+                torso.normalizer.update(torso.rows(leaf))
+
+
+def _is_image(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and len(space.shape) == 3 and space.dtype == np.uint8
+
+
+def _build_torso(name: str, space: spaces.Space[Any], cfg: NetworkSettings) -> Torso:
+    if isinstance(space, spaces.Discrete):
+        return OneHotTorso([int(space.n)], [int(space.start)], cfg.hidden, cfg.activation)
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
+        return OneHotTorso(sizes, starts, cfg.hidden, cfg.activation)
+    if not isinstance(space, spaces.Box | spaces.MultiBinary):
+        raise ThespisError(
+            f"the stock network cannot read observation '{name}' of {type(space).__name__} space; it reads Box, "
+            "Discrete, MultiDiscrete, MultiBinary and flat Dicts of these, so wrap the environment or pass your own "
+            "network."
+        )
+    if _is_image(space) and cfg.torso != "mlp":
+        return _build_image_torso(space, cfg)
+    return _build_vector_torso(space, cfg)
+
+
+def _build_image_torso(space: spaces.Space[Any], cfg: NetworkSettings) -> Torso:
+    assert space.shape is not None
+    if cfg.torso == "auto":
+        # Grid worlds encode a few cells as tiny images, which no convolution of stride 4 can read.
+        sides = sorted(space.shape)[1:]
+        return ImageTorso(space.shape, "nature") if sides[0] >= NATURE_MIN_SIDE else _build_vector_torso(space, cfg)
+    return ImageTorso(space.shape, cfg.torso)
+
+
+def _build_vector_torso(space: spaces.Space[Any], cfg: NetworkSettings) -> Torso:
+    assert space.shape is not None
+    size = int(np.prod(space.shape))
+    normalizes = cfg.normalize_observations and not _is_image(space) and isinstance(space, spaces.Box)
+    scale = 1.0 / 255.0 if space.dtype == np.uint8 else 1.0
+    return VectorTorso(MLP(size, cfg.hidden, cfg.activation), Normalizer(size) if normalizes else None, scale)

@@ -1,0 +1,157 @@
+"""Action distributions, as functions of a parameter vector `[..., size]`.
+
+Learning needs gradients, so `evaluate` takes tensors. Acting needs speed and its own random stream, so `sample`
+and `mode` take numpy; both return the actions and their float32 log-probabilities, from the same numbers.
+Actions are in the environment's own numbering and shape.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
+from torch import Tensor
+
+from thespis.errors import ThespisError
+from thespis.types import Array
+
+HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class Distribution(Protocol):
+    """What a policy's parameters mean. `size`: how many parameters; `features`: length of `encode`'s vectors."""
+
+    size: int
+    features: int
+
+    def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of `actions` `[..., *action]`, and entropy, both `[...]`, with gradients."""
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Actions drawn for `params` `[B, size]`, and their log-probabilities `[B]`."""
+
+    def mode(self, params: Array) -> tuple[Array, Array]:
+        """The likeliest actions, and their log-probabilities."""
+
+    def encode(self, actions: Tensor) -> Tensor:
+        """Actions `[..., *action]` as float vectors `[..., features]`, for networks that read their last action."""
+
+
+class Categorical:
+    """One choice among `n`, numbered from `start`; parameters are logits."""
+
+    def __init__(self, n: int, start: int = 0) -> None:
+        self.size = self.features = n
+        self._start = start
+
+    def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        logits = F.log_softmax(params, -1)
+        logp = logits.gather(-1, self._index(actions).unsqueeze(-1)).squeeze(-1)
+        return logp, -(logits.exp() * logits).sum(-1)
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        return self._choose(params, (params + rng.gumbel(size=params.shape)).argmax(-1))
+
+    def mode(self, params: Array) -> tuple[Array, Array]:
+        return self._choose(params, params.argmax(-1))
+
+    def encode(self, actions: Tensor) -> Tensor:
+        return F.one_hot(self._index(actions).clamp(min=0), self.features).float()
+
+    def _index(self, actions: Tensor) -> Tensor:
+        return actions - self._start if self._start else actions
+
+    def _choose(self, params: Array, index: Array) -> tuple[Array, Array]:
+        shifted = params - params.max(-1, keepdims=True)
+        logp = shifted[np.arange(len(index)), index] - np.log(np.exp(shifted).sum(-1))
+        return (index + self._start if self._start else index), logp
+
+
+class MultiCategorical:
+    """Independent choices, one per part; their logits stand side by side."""
+
+    def __init__(self, space: spaces.MultiDiscrete) -> None:
+        sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
+        self._parts = [Categorical(n, start) for n, start in zip(sizes, starts, strict=True)]
+        self._sizes = sizes
+        self._bounds = np.cumsum(sizes)[:-1]
+        self._shape = space.shape
+        self.size = self.features = sum(sizes)
+
+    def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        columns = zip(self._parts, torch.split(params, self._sizes, -1), self._columns(actions), strict=True)
+        logps, entropies = zip(*(part.evaluate(logits, column) for part, logits, column in columns), strict=True)
+        return torch.stack(logps).sum(0), torch.stack(entropies).sum(0)
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        return self._join([part.sample(logits, rng) for part, logits in self._split(params)])
+
+    def mode(self, params: Array) -> tuple[Array, Array]:
+        return self._join([part.mode(logits) for part, logits in self._split(params)])
+
+    def encode(self, actions: Tensor) -> Tensor:
+        columns = zip(self._parts, self._columns(actions), strict=True)
+        return torch.cat([part.encode(column) for part, column in columns], -1)
+
+    def _columns(self, actions: Tensor) -> tuple[Tensor, ...]:
+        return actions.flatten(actions.dim() - len(self._shape)).unbind(-1)
+
+    def _split(self, params: Array) -> list[tuple[Categorical, Array]]:
+        return list(zip(self._parts, np.split(params, self._bounds, -1), strict=True))
+
+    def _join(self, drawn: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+        actions = np.stack([action for action, _ in drawn], -1).reshape(-1, *self._shape)
+        return actions, np.stack([logp for _, logp in drawn]).sum(0)
+
+
+class DiagGaussian:
+    """Independent normals; parameters are the means, then the logs of the deviations.
+
+    Actions are not clipped here: the log-probability is that of the action as drawn, and whoever steps the
+    environment clips to its bounds.
+    """
+
+    def __init__(self, space: spaces.Box) -> None:
+        self._shape = space.shape
+        self.features = int(np.prod(space.shape))
+        self.size = 2 * self.features
+
+    def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = params.chunk(2, -1)
+        z = (self.encode(actions) - mean) * (-log_std).exp()
+        spread = log_std.sum(-1)
+        logp = -0.5 * (z * z).sum(-1) - spread - self.features * HALF_LOG_2PI
+        return logp, spread + self.features * (0.5 + HALF_LOG_2PI)
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        return self._draw(params, rng.standard_normal((len(params), self.features), np.float32))
+
+    def mode(self, params: Array) -> tuple[Array, Array]:
+        return self._draw(params, np.zeros((len(params), self.features), np.float32))
+
+    def encode(self, actions: Tensor) -> Tensor:
+        return actions.float().flatten(actions.dim() - len(self._shape)) if self._shape else actions.float()[..., None]
+
+    def _draw(self, params: Array, z: Array) -> tuple[Array, Array]:
+        mean, log_std = np.split(params, 2, -1)
+        actions = mean + np.exp(log_std) * z
+        logp = -0.5 * (z * z).sum(-1) - log_std.sum(-1) - np.float32(self.features * HALF_LOG_2PI)
+        return actions.reshape(-1, *self._shape), logp
+
+
+def build_distribution(space: spaces.Space[Any]) -> Distribution:
+    """The distribution for an action space: Discrete, MultiDiscrete, or Box of floats."""
+    if isinstance(space, spaces.Discrete):
+        return Categorical(int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategorical(space)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return DiagGaussian(space)
+    raise ThespisError(
+        f"the stock network cannot act in {space}; it acts in Discrete, MultiDiscrete and float Box spaces, "
+        "so wrap the environment or pass your own network."
+    )

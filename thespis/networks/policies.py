@@ -1,0 +1,115 @@
+"""The policy-and-value network, and the protocol a network of your own must meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from thespis.networks.encoder import Encoder, NetworkSettings
+from thespis.networks.heads import DiagGaussian, Distribution, build_distribution
+from thespis.networks.init import orthogonal
+from thespis.networks.inputs import TensorInputs, TensorTree
+from thespis.networks.recurrent import LSTMCore
+from thespis.types import map_tree
+
+
+class Output(NamedTuple):
+    """`params`: distribution parameters `[T, B, P]`. `values`: `[T, B]`.
+
+    `states`: per part of the recurrent state, its value after each step, `[T, B, ...]`; empty if feed-forward.
+    """
+
+    params: Tensor
+    values: Tensor
+    states: tuple[Tensor, ...]
+
+
+class PolicyNetwork(Protocol):
+    """What actors and learners ask of a network: an `nn.Module` with these methods.
+
+    To bring your own, pass a factory `network(observation_space, action_space) -> nn.Module`. The module must act
+    alike on `[1, B]` step by step and on `[T, B]` at once: `forward` zeroes the state of environment b before
+    consuming step t wherever `inputs.first[t, b]`, and draws no random numbers (no dropout).
+    """
+
+    @property
+    def distribution(self) -> Distribution:
+        """The meaning of `Output.params`; `thespis.networks.heads.build_distribution(action_space)` makes one."""
+
+    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
+        """Policy and value at each of `[T, B]` inputs, from the state before the first."""
+
+    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
+        """State of `batch` environments at an episode start, each part `[batch, ...]`; `()` if feed-forward."""
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+
+class ActorCritic(nn.Module):
+    """Encoder, optional LSTM core, and two linear heads: the agent of IMPALA, sized by its settings.
+
+    The torso is folded over T * B. As in the paper only the recurrent agent reads its last action and reward.
+    """
+
+    def __init__(
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: NetworkSettings
+    ) -> None:
+        super().__init__()
+        self.distribution = build_distribution(action_space)
+        self.encoder = Encoder(observation_space, cfg)
+        features = self.encoder.size
+        self.core: LSTMCore | None = None
+        if cfg.lstm:
+            self.core = LSTMCore(features + 1 + self.distribution.features, cfg.lstm)
+            features = cfg.lstm
+        self.log_std: nn.Parameter | None = None
+        outputs = self.distribution.size
+        if isinstance(self.distribution, DiagGaussian):
+            outputs = self.distribution.features
+            self.log_std = nn.Parameter(torch.zeros(outputs))
+        self.policy = orthogonal(nn.Linear(features, outputs), 0.01)
+        self.value = orthogonal(nn.Linear(features, 1), 1.0)
+
+    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
+        return self.core.initial_state(batch) if self.core is not None else ()
+
+    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
+        steps, batch = inputs.first.shape
+        features = self.encoder(_fold(inputs.obs))
+        states: tuple[Tensor, ...] = ()
+        if self.core is not None:
+            last_reward = inputs.last_reward.clamp(-1.0, 1.0).unsqueeze(-1)
+            last_action = self.distribution.encode(inputs.last_action)
+            core_inputs = torch.cat([features.view(steps, batch, -1), last_reward, last_action], -1)
+            states = self.core(core_inputs, inputs.first, state)
+            features = states[0].flatten(0, 1)
+        params = self.policy(features)
+        if self.log_std is not None:
+            params = torch.cat([params, self.log_std.expand_as(params)], -1)
+        return Output(params.view(steps, batch, -1), self.value(features).view(steps, batch), states)
+
+    def observe(self, obs: TensorTree) -> None:
+        """Feed `[T, B, ...]` observations to the running normalisation, if there is one."""
+        self.encoder.observe(_fold(obs))
+
+
+def final_values(network: PolicyNetwork, output: Output, final: TensorInputs, index: Sequence[Tensor]) -> Tensor:
+    """Values `[K]` of observations that ended an episode and so are in no row of the unroll.
+
+    `output`: of the unroll. `final`: `[1, K]`, with `first` false. `index`: the K times t and the K environments b of
+    the steps that led there; the core goes on from its state after step t, which the reset has not touched.
+    """
+    times, environments = index
+    state = tuple(part[times, environments] for part in output.states)
+    return network.forward(final, state).values[0]
+
+
+def _fold(tree: TensorTree) -> TensorTree:
+    folded: TensorTree = map_tree(lambda leaf: leaf.flatten(0, 1), tree)
+    return folded

@@ -1,0 +1,31 @@
+"""The roles architectures are made of, imported when they are first named so that `--help` stays quick."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thespis.roles.actor import Actor
+    from thespis.roles.evaluator import Evaluator
+    from thespis.roles.learner import Learner
+    from thespis.roles.policy import LocalPolicy
+    from thespis.roles.replay import Replay
+    from thespis.roles.weights import WeightStore
+
+__all__ = ["Actor", "Evaluator", "Learner", "LocalPolicy", "Replay", "WeightStore"]
+
+_HOMES = {
+    "Actor": "actor",
+    "Evaluator": "evaluator",
+    "Learner": "learner",
+    "LocalPolicy": "policy",
+    "Replay": "replay",
+    "WeightStore": "weights",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"thespis.roles has no role {name!r}")
+    return getattr(importlib.import_module(f"thespis.roles.{_HOMES[name]}"), name)

@@ -1,0 +1,82 @@
+"""Actor: vector environment × policy → writer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from thespis.envs.autoreset import Environments, EnvStep
+from thespis.experience.writers import UnrollWriter
+from thespis.runtime.context import Context
+from thespis.types import Acted, Array, Inputs, State, Tree, Unroll, Version
+
+
+class Policy(Protocol):
+    """Something that acts. Whether it does so here or in another process is not the actor's business."""
+
+    @property
+    def version(self) -> Version: ...
+
+    def initial_state(self, batch: int) -> State: ...
+
+    async def refresh(self) -> None: ...
+
+    async def act(self, inputs: Inputs, state: State) -> Acted: ...
+
+
+class Insert(Protocol):
+    """The edge that takes finished unrolls."""
+
+    def __call__(self, unroll: Unroll, /) -> Awaitable[None]: ...
+
+
+class Actor:
+    """Steps its environments for ever: refresh the policy, collect an unroll, hand it over, wait until it is taken."""
+
+    def __init__(self, ctx: Context, envs: Environments, policy: Policy, insert: Insert, unroll_length: int) -> None:
+        self._ctx, self._envs, self._policy, self._insert = ctx, envs, policy, insert
+        self._length = unroll_length
+
+    async def run(self) -> None:
+        ctx, envs, policy = self._ctx, self._envs, self._policy
+        await policy.refresh()
+        async with ctx.work("env_step", items=envs.num_envs):
+            obs = envs.reset(ctx.seed("envs"))
+        inputs = first_inputs(obs, envs)
+        state = policy.initial_state(envs.num_envs)
+        writer = UnrollWriter(self._length, inputs, state, inputs.last_action)
+        while True:
+            acted = await policy.act(inputs, state)
+            async with ctx.work("env_step", items=envs.num_envs):
+                step = envs.step(acted.actions)
+            ctx.count("env_steps", int(np.count_nonzero(step.valid)))
+            for episode in step.episodes:
+                ctx.episode(episode)
+            inputs, state = next_inputs(step, acted.actions), acted.state
+            unroll = writer.write(acted, policy.version, step, inputs)
+            if unroll is not None:
+                await self._insert(unroll)
+                await policy.refresh()
+
+    async def close(self) -> None:
+        self._envs.close()
+
+
+def first_inputs(obs: Tree, envs: Environments) -> Inputs:
+    """What a policy is given at the first step: episodes open everywhere, and nothing led there."""
+    batch, space = envs.num_envs, envs.action_space
+    no_action = np.zeros((batch, *(space.shape or ())), np.float32 if isinstance(space, Box) else np.int64)
+    return Inputs(obs, np.ones(batch, np.bool_), no_action, np.zeros(batch, np.float32))
+
+
+def next_inputs(step: EnvStep, actions: Array) -> Inputs:
+    """What a policy is given after a step; an episode that opens has no last action or reward."""
+    first = step.first
+    if not first.any():
+        return Inputs(step.obs, first, actions, step.rewards)
+    keep = ~first
+    shaped = keep.reshape(-1, *(1,) * (actions.ndim - 1))
+    return Inputs(step.obs, first, actions * shaped, step.rewards * keep)

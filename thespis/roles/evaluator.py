@@ -1,0 +1,86 @@
+"""Evaluator: greedy episodes on the newest weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from thespis.envs.autoreset import Environments
+from thespis.roles.actor import first_inputs, next_inputs
+from thespis.roles.policy import LocalPolicy
+from thespis.runtime.context import Context
+
+_SIDE_BY_SIDE = 16
+_LONGEST = 100_000
+"""Steps after which an evaluation stops waiting for episodes that never end."""
+
+
+class Evaluator:
+    """Judges the policy as it stands, every so often and whenever asked. Reports `eval/*`.
+
+    Environments and policy are made at the first evaluation: importing torch in one more process would delay
+    the start of everybody else.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        make_envs: Callable[[int], Environments],
+        make_policy: Callable[[], LocalPolicy],
+        episodes: int,
+        every: float,
+    ) -> None:
+        self._ctx, self._make_envs, self._make_policy = ctx, make_envs, make_policy
+        self._episodes, self._every = episodes, every
+        self._made: tuple[Environments, LocalPolicy] | None = None
+        self._rounds = 0
+
+    async def run(self) -> None:
+        while self._every:
+            await self._ctx.sleep(self._every)
+            await self.evaluate()
+
+    async def evaluate(self) -> None:
+        """Play the episodes and report their mean.
+
+        Each environment plays equally many: taking the first to finish would favour short episodes.
+        """
+        if self._made is None:
+            self._made = self._make_envs(min(self._episodes, _SIDE_BY_SIDE)), self._make_policy()
+        envs, policy = self._made
+        await policy.refresh()
+        returns: list[float] = []
+        lengths: list[int] = []
+        while len(returns) < self._episodes:
+            played = await self._play(envs, policy)
+            returns += played[0]
+            lengths += played[1]
+        self._ctx.record("eval/mean_reward", float(np.mean(returns[: self._episodes])))
+        self._ctx.record("eval/mean_ep_length", float(np.mean(lengths[: self._episodes])))
+        self._ctx.count("eval/episodes", self._episodes)
+
+    async def close(self) -> None:
+        if self._made is not None:
+            self._made[0].close()
+
+    async def _play(self, envs: Environments, policy: LocalPolicy) -> tuple[list[float], list[int]]:
+        """One episode in every environment."""
+        ctx = self._ctx
+        self._rounds += 1
+        async with ctx.work("env_step", items=envs.num_envs):
+            inputs = first_inputs(envs.reset(ctx.seed(f"round {self._rounds}")), envs)
+        state = policy.initial_state(envs.num_envs)
+        alive = np.ones(envs.num_envs, np.bool_)
+        returns, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
+        for _ in range(_LONGEST):
+            acted = await policy.act(inputs, state, greedy=True)
+            async with ctx.work("env_step", items=envs.num_envs):
+                step = envs.step(acted.actions)
+            returns += step.rewards * alive
+            lengths += alive
+            alive &= ~(step.terminated | step.truncated)
+            if not alive.any():
+                break
+            inputs, state = next_inputs(step, acted.actions), acted.state
+        return returns.tolist(), lengths.tolist()

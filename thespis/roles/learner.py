@@ -1,0 +1,136 @@
+"""Learner: source → gradients → exchange → publish."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from thespis.errors import NonFiniteLoss
+from thespis.runtime.context import Context
+from thespis.types import Array, Unroll, Version, Versioned, lags
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_METRICS_SECONDS = 0.2
+"""Loss statistics cost a few percent of an update, so they are computed for some batches only."""
+_PATIENCE = 100
+"""Batches in a row whose loss may be non-finite before the learner gives up."""
+
+
+class Source(Protocol):
+    async def take(self) -> Unroll: ...
+
+    async def close(self) -> None: ...
+
+
+class Update(Protocol):
+    """The algorithm and its network: batches to gradients. It never applies them."""
+
+    def gradients(self, batch: Unroll, want_metrics: bool) -> tuple[list[Tensor], dict[str, float]]: ...
+
+    def observe(self, batch: Unroll) -> None: ...
+
+    def weights(self) -> dict[str, Array]: ...
+
+    def load(self, weights: dict[str, Array]) -> None: ...
+
+    def state(self) -> dict[str, Array]: ...
+
+    def restore(self, arrays: dict[str, Array]) -> None: ...
+
+
+class Exchange(Protocol):
+    """What becomes of gradients: applied here, averaged with others, or sent to a parameter server."""
+
+    async def apply(self, gradients: list[Tensor], progress: float) -> bool: ...
+
+    def state(self) -> dict[str, Array]: ...
+
+    def restore(self, arrays: dict[str, Array]) -> None: ...
+
+
+class Publish(Protocol):
+    def __call__(self, weights: Versioned, /) -> Awaitable[None]: ...
+
+
+class Learner:
+    """Counts updates; the count is half of every version it publishes, the epoch of this life is the other."""
+
+    def __init__(
+        self, ctx: Context, source: Source, update: Update, exchange: Exchange, publish: Publish, total_steps: int
+    ) -> None:
+        self._ctx, self._source, self._update, self._exchange, self._publish = ctx, source, update, exchange, publish
+        self._total_steps = total_steps
+        self._updates = 0
+        self._steps = 0
+        self._spoiled = 0
+        self._measured = ctx.now()
+
+    @property
+    def version(self) -> Version:
+        return Version(self._ctx.identity.epoch, self._updates)
+
+    async def run(self) -> None:
+        await self._share()
+        while True:
+            await self.learn(await self._source.take())
+            await self._share()
+
+    async def learn(self, batch: Unroll) -> None:
+        """One update from one batch. A batch with a non-finite loss is dropped and counted."""
+        ctx = self._ctx
+        behind = lags(batch.versions[batch.valid], self.version)
+        steps = int(behind.size)
+        if steps:
+            ctx.record("lag", float(behind.mean()), maximum=float(behind.max()), weight=steps)
+        wanted = ctx.now() - self._measured >= _METRICS_SECONDS
+        applied = False
+        try:
+            async with ctx.work("learn", items=batch.rewards.size):
+                gradients, metrics = self._update.gradients(batch, wanted)
+            applied = await self._exchange.apply(gradients, self._steps / self._total_steps)
+        except NonFiniteLoss:
+            metrics = {}
+        self._steps += steps
+        ctx.count("learner/steps", steps)
+        if not applied:
+            self._spoil()
+            return
+        self._spoiled = 0
+        self._update.observe(batch)
+        self._updates += 1
+        ctx.count("updates")
+        if wanted:
+            self._measured = ctx.now()
+            for name, value in metrics.items():
+                ctx.record(name, value)
+
+    async def close(self) -> None:
+        await self._source.close()
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Everything a later life needs to go on as if nothing had happened."""
+        arrays = {f"weights/{name}": value for name, value in self._update.weights().items()}
+        arrays |= {f"exchange/{name}": value for name, value in self._exchange.state().items()}
+        arrays |= {f"update/{name}": value for name, value in self._update.state().items()}
+        return arrays, {"updates": self._updates, "steps": self._steps}
+
+    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
+        parts: dict[str, dict[str, Array]] = {"weights": {}, "exchange": {}, "update": {}}
+        for name, value in arrays.items():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = value
+        self._update.load(parts["weights"])
+        self._exchange.restore(parts["exchange"])
+        self._update.restore(parts["update"])
+        self._updates, self._steps = values["updates"], values["steps"]
+
+    async def _share(self) -> None:
+        await self._publish(Versioned(self.version, self._update.weights()))
+
+    def _spoil(self) -> None:
+        self._ctx.count("dropped/non_finite_batches")
+        self._spoiled += 1
+        if self._spoiled >= _PATIENCE:
+            raise NonFiniteLoss(f"the loss of {_PATIENCE} batches in a row was not finite; lower the learning rate")

@@ -1,0 +1,76 @@
+"""Replay: holds experience between those who insert and those who sample it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from thespis.errors import ThespisError
+from thespis.experience.limiters import Limiter, Queue
+from thespis.program import Edge
+from thespis.runtime.context import Context
+from thespis.types import Array, flatten, unflatten
+
+
+class Replay:
+    """A queue: first in, first out, each item sampled once.
+
+    Waits rather than drops: losing experience silently would change the algorithm.
+    """
+
+    EDGES: ClassVar = {"insert": "experience", "sample": "experience"}
+
+    def __init__(self, ctx: Context, *, capacity: int, limiter: Limiter) -> None:
+        self._ctx, self._capacity, self._limiter = ctx, capacity, limiter
+        self._items: deque[Any] = deque()
+        self._changed = asyncio.Condition()
+
+    @classmethod
+    def queue(cls, ctx: Context, *, capacity: int) -> Replay:
+        return cls(ctx, capacity=capacity, limiter=Queue(capacity))
+
+    @staticmethod
+    def refuse(name: str, settings: Mapping[str, Any], incoming: Sequence[Edge]) -> None:
+        """Say no to settings with which somebody would wait for ever."""
+        capacity = settings["capacity"]
+        if capacity < 1:
+            raise ThespisError(f"{name}: capacity {capacity} holds nothing; raise it to at least 1")
+        for edge in incoming:
+            items = edge.demand.get("items", 1)
+            if items > capacity:
+                raise ThespisError(
+                    f"{name}: a batch of {items} never fits a queue of capacity {capacity}, so the learner would wait "
+                    "for ever; raise the queue's capacity or lower the batch"
+                )
+        if not any(edge.method == "insert" for edge in incoming):
+            raise ThespisError(f"{name}: nobody inserts, so sampling would wait for ever; use at least one actor")
+
+    async def insert(self, item: Any) -> None:
+        """Store an item; waits while the limiter says the learner is too far behind."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._limiter.may_insert(len(self._items)))
+            self._items.append(item)
+            self._ctx.count("replay/inserted")
+            self._note()
+
+    async def sample(self, items: int) -> list[Any]:
+        """Take `items` items; waits until there are enough."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._limiter.may_sample(len(self._items), items))
+            taken = [self._items.popleft() for _ in range(items)]
+            self._ctx.count("replay/sampled", items)
+            self._note()
+            return taken
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        arrays: dict[str, Array] = {}
+        return arrays, {"items": [flatten(item, arrays, str(i)) for i, item in enumerate(self._items)]}
+
+    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
+        self._items = deque(unflatten(plan, arrays) for plan in values["items"])
+
+    def _note(self) -> None:
+        self._ctx.record("queue/fill", len(self._items) / self._capacity)
+        self._changed.notify_all()

@@ -1,0 +1,40 @@
+"""WeightStore: the newest weights, for whoever wants them newer than what they have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import ClassVar
+
+from thespis.runtime.context import Context
+from thespis.types import Version, Versioned
+
+
+class WeightStore:
+    """Newest wins. Nobody is ever given a version lower than one it has seen.
+
+    `hold_back`: serve weights that are this many updates old, to study lag; 0 serves the newest.
+    """
+
+    EDGES: ClassVar = {"publish": "weights", "pull": "weights"}
+
+    def __init__(self, ctx: Context, *, hold_back: int = 0) -> None:
+        self._ctx = ctx
+        self._held: deque[Versioned] = deque(maxlen=hold_back + 1)
+        self._first = asyncio.Event()
+
+    async def publish(self, weights: Versioned) -> None:
+        if self._held and weights.version <= self._held[-1].version:
+            self._ctx.count("dropped/old_weights")
+            return
+        self._held.append(weights)
+        self._first.set()
+
+    async def pull(self, newer_than: Version | None) -> Versioned | None:
+        """The served weights, or None if the caller has them already. Waits only for the first ones there are."""
+        if newer_than is None:
+            await self._first.wait()
+        elif not self._held:
+            return None
+        served = self._held[0]
+        return served if newer_than is None or served.version > newer_than else None

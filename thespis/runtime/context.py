@@ -1,0 +1,240 @@
+"""What a role may ask of the runtime it lives in: time, seeds, and somewhere to say what it does.
+
+A role sees a `Context` and handles to other roles, never the runtime itself. Everything recorded here
+leaves as `Report`s, the same under every runtime; the monitor (runs/monitor.py) adds them up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import zlib
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from thespis.types import Episode
+
+T = TypeVar("T")
+
+_AHEAD: contextvars.ContextVar[bool] = contextvars.ContextVar("ahead", default=False)
+
+
+@dataclass(slots=True)
+class Stat:
+    """A scalar over a reporting interval: enough for its mean and its maximum."""
+
+    total: float = 0.0
+    count: float = 0.0
+    maximum: float = float("-inf")
+
+    def add(self, value: float, maximum: float | None = None, weight: float = 1.0) -> None:
+        self.total += value * weight
+        self.count += weight
+        self.maximum = max(self.maximum, value if maximum is None else maximum)
+
+    def merge(self, other: Stat) -> None:
+        self.total += other.total
+        self.count += other.count
+        self.maximum = max(self.maximum, other.maximum)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count if self.count else float("nan")
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went over one edge: calls, bytes both ways, and the seconds the caller waited."""
+
+    calls: int = 0
+    bytes: int = 0
+    waited: float = 0.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What one role did since its previous report. All values are differences, so reports add up.
+
+    `counters`: e.g. `env_steps`, `updates`, `dropped/<name>`. `stats`: by metric name (`train/loss`, `lag`).
+    `busy`: seconds per kind of work. `edges`: by edge name, `caller.service.method`.
+    `waiting`: the edge the role waits on right now, if any. `seconds`: the time the report covers.
+    """
+
+    role: str
+    index: int
+    seconds: float = 0.0
+    counters: dict[str, int] = field(default_factory=dict)
+    stats: dict[str, Stat] = field(default_factory=dict)
+    episodes: list[Episode] = field(default_factory=list)
+    busy: dict[str, float] = field(default_factory=dict)
+    edges: dict[str, Traffic] = field(default_factory=dict)
+    waiting: str | None = None
+    rss_mb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which life of which role this is.
+
+    `generation` counts how often the run was started or resumed, `restarts` how often this role was restarted
+    since; seeds are drawn from both, so no life repeats another. `incarnation` is random at each start and marks
+    messages only. `epoch` is the first half of every version a learner publishes.
+    """
+
+    role: str
+    index: int
+    run_seed: int
+    generation: int = 0
+    restarts: int = 0
+    epoch: int = 0
+    incarnation: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.index}"
+
+
+class Context:
+    """One role's view of its runtime. `now` and `spend` are what the runtimes do differently."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.waiting: str | None = None
+        self._report = Report(identity.role, identity.index)
+        self._since = self.now()
+
+    # -- what a runtime provides ------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Seconds on the runtime's clock: virtual in the simulation, monotonic elsewhere."""
+        raise NotImplementedError
+
+    def begin(self, kind: str) -> None:
+        """Work of this kind starts: a real runtime notes it where a watchdog can see it."""
+
+    async def spend(self, kind: str, items: int, started: float) -> float:
+        """Work of this kind has ended; return how long it took on the runtime's clock."""
+        return self.now() - started
+
+    def locate(self, env: int, episode: int, step: int) -> None:
+        """Say which environment is about to step, so that a watchdog can name it if it never returns."""
+
+    # -- what a role uses -------------------------------------------------------------------------
+
+    def seed(self, stream: str) -> int:
+        """A 63-bit seed that no other role, index, restart or stream of this run gets."""
+        me = self.identity
+        key = (zlib.crc32(me.role.encode()), me.index, me.generation, me.restarts, zlib.crc32(stream.encode()))
+        words = np.random.SeedSequence(me.run_seed, spawn_key=key).generate_state(2, np.uint32)
+        return (int(words[0]) << 31) ^ int(words[1])
+
+    def rng(self, stream: str) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64(self.seed(stream)))
+
+    def work(self, kind: str, items: int = 1) -> Work:
+        """`async with ctx.work("env_step", items=32):` around everything that takes time.
+
+        The simulation turns it into virtual time, the other runtimes measure it.
+        """
+        return Work(self, kind, items)
+
+    async def sleep(self, seconds: float) -> None:
+        self.waiting = "a timer"
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.waiting = None
+
+    def ahead(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a call on an edge now and await it later; only the later await counts as waiting."""
+        context = contextvars.copy_context()
+        context.run(_AHEAD.set, True)
+        return asyncio.get_running_loop().create_task(call, context=context)
+
+    async def wait(self, edge: str, answer: asyncio.Task[T]) -> T:
+        """Await a call made ahead on `edge`."""
+        if answer.done():
+            return answer.result()
+        with Waiting(self, edge):
+            return await answer
+
+    def count(self, name: str, by: int = 1) -> None:
+        counters = self._report.counters
+        counters[name] = counters.get(name, 0) + by
+
+    def record(self, name: str, value: float, *, maximum: float | None = None, weight: float = 1.0) -> None:
+        stat = self._report.stats.get(name)
+        if stat is None:
+            stat = self._report.stats[name] = Stat()
+        stat.add(value, maximum, weight)
+
+    def episode(self, episode: Episode) -> None:
+        self._report.episodes.append(episode)
+
+    # -- what the runtime collects ----------------------------------------------------------------
+
+    def carried(self, edge: str, nbytes: int) -> None:
+        traffic = self._traffic(edge)
+        traffic.calls += 1
+        traffic.bytes += nbytes
+
+    def waited(self, edge: str, seconds: float) -> None:
+        self._traffic(edge).waited += seconds
+
+    def worked(self, kind: str, seconds: float) -> None:
+        busy = self._report.busy
+        busy[kind] = busy.get(kind, 0.0) + seconds
+
+    def take_report(self) -> Report:
+        """Everything recorded since the previous call; starts a new one."""
+        now = self.now()
+        report, self._report = self._report, Report(self.identity.role, self.identity.index)
+        report.seconds, self._since = now - self._since, now
+        report.waiting = self.waiting
+        return report
+
+    def _traffic(self, edge: str) -> Traffic:
+        traffic = self._report.edges.get(edge)
+        if traffic is None:
+            traffic = self._report.edges[edge] = Traffic()
+        return traffic
+
+
+class Work:
+    """A stretch of a role's own work, as an async context manager (see `Context.work`)."""
+
+    __slots__ = ("_ctx", "_items", "_kind", "_started")
+
+    def __init__(self, ctx: Context, kind: str, items: int) -> None:
+        self._ctx, self._kind, self._items, self._started = ctx, kind, items, 0.0
+
+    async def __aenter__(self) -> None:
+        self._ctx.begin(self._kind)
+        self._started = self._ctx.now()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        ctx = self._ctx
+        if kind is not None:
+            return  # it failed or was stopped: no time is booked for what was not done
+        ctx.worked(self._kind, await ctx.spend(self._kind, self._items, self._started))
+
+
+class Waiting:
+    """Books the time inside it as waiting on an edge, unless the call was made ahead."""
+
+    __slots__ = ("_ahead", "_ctx", "_edge", "_started")
+
+    def __init__(self, ctx: Context, edge: str) -> None:
+        self._ctx, self._edge, self._started, self._ahead = ctx, edge, 0.0, _AHEAD.get()
+
+    def __enter__(self) -> None:
+        if not self._ahead:
+            self._started = self._ctx.now()
+            self._ctx.waiting = self._edge
+
+    def __exit__(self, *exc: object) -> None:
+        if not self._ahead:
+            self._ctx.waiting = None
+            self._ctx.waited(self._edge, self._ctx.now() - self._started)

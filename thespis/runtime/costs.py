@@ -1,0 +1,102 @@
+"""How long things take in the simulation: work by kind, messages by edge.
+
+work:
+  env_step: {base: 5e-5, per_item: 1e-6}     # seconds per call, and per environment, row or step in it
+edges:
+  default: {latency: 1e-4, bandwidth: 1e9}   # seconds one way, bytes per second
+  actor.queue.insert: {latency: [1e-3, 5e-3]}  # a range is drawn from, evenly
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from thespis.errors import ThespisError
+
+
+@dataclass(frozen=True, slots=True)
+class WorkCost:
+    base: float
+    per_item: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeCost:
+    latency: tuple[float, float]
+    bandwidth: float
+
+
+_EDGE = EdgeCost((1e-4, 1e-4), 1e9)
+_WORK = {
+    # Measured on one core of a small server with a 64-64 MLP and CartPole; what matters is their proportion.
+    "env_step": WorkCost(5e-5, 8e-7),
+    "inference": WorkCost(8e-5, 8e-7),
+    "learn": WorkCost(1.2e-3, 1.2e-6),
+}
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Virtual durations. Each role is taken to have a core of its own."""
+
+    work: dict[str, WorkCost] = field(default_factory=lambda: dict(_WORK))
+    edges: dict[str, EdgeCost] = field(default_factory=lambda: {"default": _EDGE})
+
+    def work_seconds(self, kind: str, items: int) -> float:
+        cost = self.work.get(kind)
+        return cost.base + cost.per_item * items if cost else 0.0
+
+    def edge_seconds(self, edge: str, nbytes: int, rng: np.random.Generator) -> float:
+        """One way over the edge, for a message of `nbytes`."""
+        cost = self.edges.get(edge) or self.edges["default"]
+        low, high = cost.latency
+        latency = low if low == high else float(rng.uniform(low, high))
+        return latency + nbytes / cost.bandwidth
+
+    @classmethod
+    def load(cls, path: Path) -> CostModel:
+        """Read a file; what it does not name keeps its built-in value."""
+        import yaml
+
+        try:
+            data = yaml.safe_load(path.read_text()) or {}
+        except (OSError, yaml.YAMLError) as error:
+            raise ThespisError(f"cost model {path} cannot be read: {error}") from error
+        try:
+            return cls(
+                work=_WORK | {kind: WorkCost(**_numbers(values)) for kind, values in data.pop("work", {}).items()},
+                edges=_edges(data.pop("edges", {})) if not data else _unknown(data),
+            )
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ThespisError(f"cost model {path}: {error}; see docs/simulation.md for its form") from error
+
+
+def _unknown(data: dict[str, Any]) -> Any:
+    raise ValueError(f"unknown section {', '.join(data)}")
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, float]:
+    # YAML reads 1e-4 as text (it wants 1.0e-4); people write it, so take it.
+    return {name: float(value) for name, value in values.items()}
+
+
+def _edges(data: dict[str, dict[str, Any]]) -> dict[str, EdgeCost]:
+    edges: dict[str, EdgeCost] = {}
+    default = _edge(data.get("default", {}), _EDGE)
+    for name, values in data.items():
+        edges[name] = _edge(values, default)
+    edges["default"] = default
+    return edges
+
+
+def _edge(values: dict[str, Any], default: EdgeCost) -> EdgeCost:
+    unknown = set(values) - {"latency", "bandwidth"}
+    if unknown:
+        raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
+    latency = values.get("latency", default.latency)
+    low, high = latency if isinstance(latency, (list, tuple)) else (latency, latency)
+    return EdgeCost((float(low), float(high)), float(values.get("bandwidth", default.bandwidth)))

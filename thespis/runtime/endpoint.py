@@ -1,0 +1,123 @@
+"""The two ends of an edge, the same under every runtime: `Stub` calls, `Endpoint` answers.
+
+Delivery may happen more than once (a reply can be lost, a connection can be replaced), the effect happens once:
+a call carries its caller's incarnation and a sequence number, and the endpoint answers a repeated one from memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thespis.program import Edge, RoleSpec
+from thespis.runs.checkpoints import load_role
+from thespis.runtime.context import Context, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One awaited call. `settled`: every sequence number below it has been answered and may be forgotten."""
+
+    caller: tuple[str, int, int]
+    sequence: int
+    settled: int
+    service: tuple[str, int]
+    method: str
+    args: tuple[Any, ...]
+
+
+class Endpoint:
+    """Serves one role's methods to its callers, each call at most once per (caller, incarnation, sequence)."""
+
+    def __init__(self, role: object) -> None:
+        self._role = role
+        self._methods = frozenset(getattr(type(role), "EDGES", ()))
+        self._seen: dict[tuple[str, int], tuple[int, dict[int, asyncio.Task[Any]]]] = {}
+
+    async def answer(self, call: Call) -> Any:
+        if call.method not in self._methods:
+            raise AttributeError(f"{call.service[0]} has no edge {call.method!r}")
+        role, index, incarnation = call.caller
+        known = self._seen.get((role, index))
+        if known is None or known[0] != incarnation:
+            self.lost(role, index)
+            known = self._seen[role, index] = (incarnation, {})
+        answers = known[1]
+        for sequence in [number for number in answers if number < call.settled]:
+            del answers[sequence]
+        if call.sequence not in answers:
+            method: Callable[..., Any] = getattr(self._role, call.method)
+            answers[call.sequence] = asyncio.ensure_future(method(*call.args))
+        return await asyncio.shield(answers[call.sequence])
+
+    def lost(self, role: str, index: int) -> None:
+        """A caller is gone: nothing more is done on its behalf, so a batch is not taken for nobody."""
+        _, answers = self._seen.pop((role, index), (0, {}))
+        for task in answers.values():
+            task.cancel()
+
+
+class Caller:
+    """Numbers one role's calls. Shared by all edges of the role, so the endpoint can tell repeats apart."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self._numbers = itertools.count()
+        self._open: dict[int, None] = {}
+        identity = ctx.identity
+        self.key = (identity.role, identity.index, identity.incarnation)
+
+    def open(self, service: tuple[str, int], method: str, args: tuple[Any, ...]) -> Call:
+        sequence = next(self._numbers)
+        self._open[sequence] = None
+        return Call(self.key, sequence, next(iter(self._open)), service, method, args)
+
+    def close(self, call: Call) -> None:
+        self._open.pop(call.sequence, None)
+
+
+Deliver = Callable[[Call, str], Awaitable[tuple[Any, int]]]
+"""How a runtime delivers a call on the named edge: returns the answer and the bytes that travelled."""
+
+
+class Stub:
+    """What a role holds for an edge: an async function with a name.
+
+    Time is booked as waiting only when the role itself waits; a call made ahead in a task of its own is not.
+    """
+
+    __slots__ = ("_caller", "_deliver", "_method", "_service", "name")
+
+    def __init__(self, caller: Caller, service: tuple[str, int], method: str, deliver: Deliver) -> None:
+        self._caller, self._service, self._method, self._deliver = caller, service, method, deliver
+        self.name = f"{caller.ctx.identity.role}.{service[0]}.{method}"
+
+    async def __call__(self, *args: Any) -> Any:
+        ctx = self._caller.ctx
+        call = self._caller.open(self._service, self._method, args)
+        try:
+            with Waiting(ctx, self.name):
+                answer, nbytes = await self._deliver(call, self.name)
+        finally:
+            self._caller.close(call)
+        ctx.carried(self.name, nbytes)
+        return answer
+
+
+def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) -> Any:
+    """Build a role with its edges live, and put back what a checkpoint holds of it."""
+    caller = Caller(ctx)
+
+    def live(part: Any) -> Any:
+        return Stub(caller, (part.service, part.index), part.method, deliver) if isinstance(part, Edge) else part
+
+    role = spec.builder(ctx, *map(live, spec.args), **{name: live(part) for name, part in spec.settings.items()})
+    if restore is not None and hasattr(role, "restore"):
+        saved = load_role(restore, *spec.key)
+        if saved is not None:
+            role.restore(*saved)
+    return role

@@ -1,0 +1,66 @@
+"""Faults a simulation can be told to suffer, written as one short text each.
+
+kill actor 3 at 2.5            kill role actor, index 3, at virtual second 2.5
+slow actor 0 by 10             everything actor 0 does takes ten times as long
+delay learner.queue.sample by 0.5 at 2     the first reply on that edge after second 2 comes half a second late
+lose actor.queue.insert at 2   the first reply on that edge after second 2 never comes
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from thespis.errors import ThespisError
+from thespis.program import Program
+
+_KILL = re.compile(r"kill (?P<role>[\w-]+) (?P<index>\d+) at (?P<at>[\d.]+)")
+_SLOW = re.compile(r"slow (?P<role>[\w-]+) (?P<index>\d+) by (?P<by>[\d.]+)")
+_DELAY = re.compile(r"delay (?P<edge>[\w.-]+) by (?P<by>[\d.]+) at (?P<at>[\d.]+)")
+_LOSE = re.compile(r"lose (?P<edge>[\w.-]+) at (?P<at>[\d.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. `lose` and `delay` strike the first reply on `edge` after `at`; `kill` strikes at `at`."""
+
+    kind: str
+    role: str = ""
+    index: int = 0
+    edge: str = ""
+    at: float = 0.0
+    by: float = 1.0
+
+
+def parse_faults(texts: tuple[str, ...], program: Program) -> list[Fault]:
+    return [_parse(text, program) for text in texts]
+
+
+def _parse(text: str, program: Program) -> Fault:
+    for kind, pattern in (("kill", _KILL), ("slow", _SLOW), ("delay", _DELAY), ("lose", _LOSE)):
+        match = pattern.fullmatch(text.strip())
+        if match:
+            fields = match.groupdict()
+            fault = Fault(
+                kind,
+                role=fields.get("role", ""),
+                index=int(fields.get("index", 0)),
+                edge=fields.get("edge", ""),
+                at=float(fields.get("at", 0.0)),
+                by=float(fields.get("by", 1.0)),
+            )
+            _check(fault, program)
+            return fault
+    raise ThespisError(
+        f"fault {text!r} is not understood; write 'kill actor 3 at 2.5', 'slow actor 0 by 10', "
+        "'delay learner.queue.sample by 0.5 at 2' or 'lose actor.queue.insert at 2'"
+    )
+
+
+def _check(fault: Fault, program: Program) -> None:
+    if fault.edge:
+        edges = {edge.name(spec.role) for spec in program.roles for edge in spec.edges}
+        if fault.edge not in edges:
+            raise ThespisError(f"fault: there is no edge {fault.edge!r}; there are {', '.join(sorted(edges))}")
+    elif program.find(fault.role, fault.index) is None:
+        raise ThespisError(f"fault: there is no {fault.role} {fault.index} in {program.name}")

@@ -1,0 +1,109 @@
+"""Starting, watching and ending one child process, so that nothing outlives the run.
+
+Children are started afresh (never forked from a process that has threads), in a session of their own so that
+a terminal's Ctrl-C reaches only the supervisor, and the kernel kills them when their parent dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import IO
+
+from thespis.runtime.control import Control
+
+_PR_SET_PDEATHSIG = 1
+_STATUS = struct.Struct("<diiqq")  # since when, working (1) or not (0), env, episode, step
+ARENA_BYTES = 4 << 30
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the parent goes; leave at once if it has gone already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class Status:
+    """A page of shared memory in which a process says which environment it is stepping, and since when."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._page = mmap.mmap(descriptor, mmap.PAGESIZE)
+
+    def begin(self) -> None:
+        _, _, env, episode, step = self._read()
+        _STATUS.pack_into(self._page, 0, time.monotonic(), 1, env, episode, step)
+
+    def end(self) -> None:
+        struct.pack_into("<i", self._page, 8, 0)
+
+    def locate(self, env: int, episode: int, step: int) -> None:
+        struct.pack_into("<iqq", self._page, 12, env, episode, step)
+
+    def stuck(self, limit: float) -> str | None:
+        """Where the process is, if it has been stepping one environment for longer than `limit` seconds."""
+        since, working, env, episode, step = self._read()
+        if not working or time.monotonic() - since < limit:
+            return None
+        place = f"env {env}, episode {episode}, step {step}" if step else "one of its environments"
+        return f"{place}: did not return within {limit:g} s"
+
+    def _read(self) -> tuple[float, int, int, int, int]:
+        return _STATUS.unpack_from(self._page)
+
+
+@dataclass(slots=True)
+class Child:
+    """A running child process, as its supervisor sees it."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    control: Control
+    pidfd: int
+    arena: int
+    status: Status
+    failure: tuple[str, str, bool] | None = None
+    """What went wrong: who and what in a line, the traceback, and whether the user can mend it."""
+
+    @property
+    def ending(self) -> str:
+        """How it ended, for a child that said nothing itself."""
+        code = self.process.returncode
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def release(self) -> None:
+        self.control.close()
+        os.close(self.pidfd)
+        os.close(self.arena)
+
+
+def spawn(name: str, log: IO[bytes]) -> Child:
+    """Start a child that waits on its control socket for what to be. Its output goes to the run's log."""
+    ours, theirs = socket.socketpair()
+    arena = os.memfd_create(f"thespis-{name}", os.MFD_CLOEXEC)
+    os.ftruncate(arena, ARENA_BYTES)
+    page = os.memfd_create(f"thespis-{name}-status", os.MFD_CLOEXEC)
+    os.ftruncate(page, mmap.PAGESIZE)
+    keep = (theirs.fileno(), arena, page)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "thespis.runtime.child", *map(str, keep), str(os.getpid())],
+        pass_fds=keep,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    theirs.close()
+    status = Status(page)
+    os.close(page)
+    return Child(name, process, Control(ours), os.pidfd_open(process.pid), arena, status)

@@ -1,0 +1,190 @@
+"""What watches a run, whatever performs it: adds up reports, writes them down, shows them, says when to stop.
+
+The driver's half of every runtime. It never touches experience or weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from thespis.config import Experiment
+from thespis.errors import ThespisError
+from thespis.program import Program
+from thespis.runs.checkpoints import Checkpoints, read_meta, weights_sha256
+from thespis.runs.commit import commit_file, to_json
+from thespis.runs.directory import RunDirectory
+from thespis.runs.monitor import Identity, Monitor
+from thespis.runs.screen import Screen
+from thespis.runs.view import View
+from thespis.runs.writers import MetricsWriter
+from thespis.runtime.context import Report
+from thespis.types import Array
+
+
+class Session:
+    """One run from its first report to its summary. `now` is the runtime's clock, which a resumed run continues."""
+
+    def __init__(self, cfg: Experiment, program: Program, run: RunDirectory, screen: Screen) -> None:
+        self.cfg, self.program, self.run, self.screen = cfg, program, run, screen
+        self.monitor = Monitor(threshold=cfg.stop_at_return)
+        self.checkpoints = Checkpoints(run.checkpoints, keep=cfg.keep)
+        self.identity = Identity(program.name, cfg.env_name, cfg.seed, cfg.on)
+        self.generation = 0
+        self.stop_reason: str | None = None
+        self.error: str | None = None
+        self.blame_user = False
+        """The error is one the user can mend; a traceback would not help."""
+        self.clock = 0.0
+        """Where the runtime's clock starts."""
+        self._writer = MetricsWriter(run, warn=self.log)
+        self._log = run.log.open("a", buffering=1)
+        self._born = time.monotonic()
+        self._next_row = cfg.report_every
+        self._next_save = cfg.checkpoint_every
+        self._last_update = (0, 0.0)
+        self._weights_sha256: str | None = None
+
+    # -- while it runs ----------------------------------------------------------------------------
+
+    def log(self, line: str, *, show: bool = True) -> None:
+        self._log.write(f"[{time.monotonic() - self._born:8.2f}] {line}\n")
+        if show:
+            self.screen.say(line)
+
+    def receive(self, report: Report, now: float) -> None:
+        self.monitor.add(report, now)
+        if self.stop_reason is None:
+            if self.monitor.reached:
+                self.stop_reason = "return_reached"
+            elif self.monitor.env_steps >= self.cfg.total_steps:
+                self.stop_reason = "total_steps"
+
+    def tick(self, now: float) -> None:
+        """Write a row if one is due, and refresh what a person sees."""
+        if now >= self._next_row:
+            self.row(now)
+        self.screen.refresh(self.view(now))
+
+    def row(self, now: float) -> None:
+        self._next_row = now + self.cfg.report_every
+        self._writer.write(self.monitor.env_steps, now, self.monitor.row(now))
+        self.screen.report(self.view(now))
+
+    def view(self, now: float) -> View:
+        return View.of(self.monitor, self.identity, self.cfg.total_steps, now)
+
+    def end(self, reason: str, error: str | None = None, *, blame_user: bool = False) -> None:
+        """Ask the runtime to stop. The first reason counts; later ones are its consequences."""
+        if self.stop_reason is None:
+            self.stop_reason, self.error, self.blame_user = reason, error, blame_user
+            if error:
+                self.log(error, show=False)
+
+    def stalled(self, now: float) -> str | None:
+        """Who waits for whom, once there has been no update for the stall timeout."""
+        if self.monitor.updates != self._last_update[0]:
+            self._last_update = (self.monitor.updates, now)
+        if now - self._last_update[1] < self.cfg.stall_timeout:
+            return None
+        return f"no update for {self.cfg.stall_timeout:g} s; {self.who_waits()}"
+
+    def who_waits(self) -> str:
+        waits = [
+            f"{role} {index} waits for {edge}" for (role, index), edge in sorted(self.monitor.waiting.items()) if edge
+        ]
+        return "; ".join(waits) if waits else "no role is waiting on another"
+
+    # -- saving and resuming ----------------------------------------------------------------------
+
+    def save_due(self, now: float) -> bool:
+        if now < self._next_save or not self.monitor.updates:
+            return False
+        self._next_save = now + self.cfg.checkpoint_every
+        return True
+
+    def commit(self, staging: Path, now: float) -> Path:
+        """Make a checkpoint of a directory that every role has written its state into."""
+        meta = {
+            "update": self.monitor.updates,
+            "env_steps": self.monitor.env_steps,
+            "time": now,
+            "generation": self.generation,
+            "score": self.monitor.return_mean,
+            "monitor": self.monitor.state(now),
+        }
+        self._weights_sha256 = _weights_digest(staging)
+        return self.checkpoints.commit(staging, meta)
+
+    def save_failed(self, staging: Path | None, error: Exception) -> None:
+        if staging is not None:
+            self.checkpoints.discard(staging)
+        self.log(f"checkpoint not saved ({error}); the previous one is intact and training goes on")
+
+    def save(self, write: Callable[[Path], None], now: float) -> Path | None:
+        """A checkpoint of what `write` puts into a directory. A failed one is said, and training goes on."""
+        staging: Path | None = None
+        try:
+            staging = self.checkpoints.stage()
+            write(staging)
+            return self.commit(staging, now)
+        except OSError as error:
+            self.save_failed(staging, error)
+            return None
+
+    def load(self, checkpoint: Path) -> None:
+        """Go on from a checkpoint: counters, the window of episodes, the clock."""
+        meta = read_meta(checkpoint)
+        self.clock = float(meta["time"])
+        self.monitor = Monitor.restore(meta["monitor"], self.cfg.stop_at_return, started=self.clock)
+        self.generation = int(meta["generation"]) + 1
+        self._next_row = self.clock + self.cfg.report_every
+        self._next_save = self.clock + self.cfg.checkpoint_every
+        self._last_update = (self.monitor.updates, self.clock)
+
+    def resume(self) -> Path | None:
+        """Go on from the newest valid checkpoint, and say which it is and why."""
+        swept = self.run.sweep()
+        if swept:
+            self.log(f"removed {', '.join(swept)}, left half-written by a killed process")
+        found = self.checkpoints.newest_valid()
+        for skipped in found.skipped:
+            self.log(f"skipped {skipped}")
+        if found.path is None:
+            if found.skipped:
+                raise ThespisError(f"every checkpoint in {self.run.checkpoints} is damaged; start a new run")
+            self.log("there is no checkpoint yet; starting over")
+            self.generation = 1
+            return None
+        self.load(found.path)
+        self.log(f"resuming {found.path.name}, the newest valid checkpoint, at {self.monitor.env_steps:,} steps")
+        return found.path
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def topology(self, extra: dict[str, Any]) -> None:
+        commit_file(self.run.topology, to_json({**self.program.describe(), **extra}))
+
+    def finish(self, now: float, startup_seconds: float | None) -> dict[str, Any]:
+        """The last row and summary.json, however the run ended."""
+        self.row(now)
+        self.screen.refresh(self.view(now))
+        summary = self.monitor.summary(
+            self.identity, self.stop_reason or "error", now, startup_seconds, self._weights_sha256
+        )
+        commit_file(self.run.summary, to_json(summary))
+        self._writer.close()
+        self._log.close()
+        return summary
+
+
+def _weights_digest(staging: Path) -> str | None:
+    from safetensors.numpy import load_file
+
+    file = staging / "learner-0.safetensors"
+    if not file.exists():
+        return None
+    arrays: dict[str, Array] = load_file(file)
+    return weights_sha256({name: array for name, array in arrays.items() if name.startswith("weights/")})

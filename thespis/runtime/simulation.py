@@ -1,0 +1,356 @@
+"""The simulation: every role on one event loop with virtual time, in one process. One seed, one result, to the bit.
+
+Environments and gradients are real; only time is made up. A checkpoint is a cut: all roles are rebuilt from what was
+saved, in the run that goes on just as in one that is resumed later, which is why the two cannot differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from thespis.errors import ThespisError
+from thespis.program import Program, RoleSpec, shared
+from thespis.runs.checkpoints import save_role
+from thespis.runtime.context import Context, Identity
+from thespis.runtime.costs import CostModel
+from thespis.runtime.endpoint import Call, Endpoint, build
+from thespis.runtime.faults import Fault
+from thespis.runtime.session import Session
+from thespis.runtime.virtual import Deadlock, VirtualLoop
+
+_FLUSH_SECONDS = 0.05
+_RESTART_SECONDS = 0.5
+_RETRY_SECONDS = 1.0
+"""How long a caller waits for a reply that was lost before it asks again."""
+
+Key = tuple[str, int]
+
+
+class SimulatedContext(Context):
+    """Virtual time: work costs what the cost model says, however long it really took."""
+
+    def __init__(self, identity: Identity, loop: VirtualLoop, costs: CostModel, slowdown: float) -> None:
+        self._loop, self._costs, self._slowdown = loop, costs, slowdown
+        super().__init__(identity)
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    async def spend(self, kind: str, items: int, started: float) -> float:
+        seconds = self._costs.work_seconds(kind, items) * self._slowdown
+        await asyncio.sleep(seconds)
+        return seconds
+
+
+@dataclasses.dataclass(slots=True)
+class Life:
+    """A role that is alive in the simulation."""
+
+    spec: RoleSpec
+    ctx: Context
+    role: Any
+    endpoint: Endpoint
+    task: asyncio.Task[None] | None = None
+    attempts: dict[asyncio.Task[Any], None] = dataclasses.field(default_factory=dict)
+
+
+class Simulation:
+    """Performs a program on virtual time."""
+
+    def __init__(self, program: Program, session: Session, costs: CostModel, faults: list[Fault]) -> None:
+        self._program, self._session, self._costs, self._faults = program, session, costs, faults
+        self._lives: dict[Key, Life] = {}
+        self._back: dict[Key, asyncio.Event] = {}
+        self._restarts: dict[str, int] = {}
+        self._arrivals: dict[tuple[Key, str], float] = {}
+        self._strikes: list[Fault] = []
+        self._rng = np.random.default_rng()
+        self._next_flush = 0.0
+        self._cut = False
+        self._turning = False
+        self._born = time.monotonic()
+        self._first_step: float | None = None
+
+    def run(self, restore: Path | None) -> dict[str, Any]:
+        import torch
+
+        # One thread: how a sum is split over threads changes its last bits.
+        torch.set_num_threads(1)
+        with _Signals(self._interrupt):
+            now = self._session.clock
+            while self._session.stop_reason is None:
+                now, restore = self._segment(now, restore)
+        startup = None if self._first_step is None else self._first_step - self._born
+        return self._session.finish(now, startup)
+
+    # -- one segment: from one cut to the next ----------------------------------------------------
+
+    def _segment(self, start: float, restore: Path | None) -> tuple[float, Path | None]:
+        loop = VirtualLoop(start, self._on_time)
+        asyncio.set_event_loop(loop)
+        self._loop, self._cut, self._next_flush = loop, False, start + _FLUSH_SECONDS
+        self._rng = np.random.default_rng([self._session.cfg.seed, self._session.generation])
+        self._restarts = dict.fromkeys(self._program.processes, 0)
+        self._arrivals.clear()
+        self._back = {spec.key: asyncio.Event() for spec in self._program.roles}
+        self._strikes = [fault for fault in self._faults if fault.kind in ("lose", "delay") and fault.at >= start]
+        try:
+            self._session.topology({})
+            for home in self._program.processes:
+                self._build(home, restore)
+            for fault in self._faults:
+                if fault.kind == "kill" and fault.at >= start:
+                    loop.call_at(fault.at, self._kill, fault)
+            saved: Path | None = None
+            while self._session.stop_reason is None and saved is None:
+                self._turn(loop)
+                if self._cut:
+                    self._cut = False
+                    saved = self._save()
+            if saved is None:
+                self._wind_down(loop)
+            else:
+                self._session.load(saved)
+                self._halt(loop)
+        finally:
+            self._close(loop)
+        return loop.time(), saved
+
+    def _turn(self, loop: VirtualLoop) -> None:
+        """Run until something calls for the driver: a stop, a cut, an error, a deadlock."""
+        self._turning = True
+        try:
+            loop.run_forever()
+        except Deadlock:
+            self._flush()
+            self._session.end("deadlock", f"nothing can run; {self._session.who_waits()}")
+        finally:
+            self._turning = False
+
+    def _on_time(self, now: float) -> None:
+        if now >= self._next_flush:
+            self._next_flush = now + _FLUSH_SECONDS
+            self._flush()
+            self._session.tick(now)
+            stalled = self._session.stalled(now)
+            if stalled is not None:
+                self._session.end("stalled", stalled)
+            if self._session.save_due(now):
+                self._cut = True
+        if self._turning and (self._cut or self._session.stop_reason is not None):
+            self._loop.stop()
+
+    def _flush(self) -> None:
+        for life in self._lives.values():
+            report = life.ctx.take_report()
+            if self._first_step is None and report.counters.get("env_steps"):
+                self._first_step = time.monotonic()
+            self._session.receive(report, self._loop.time())
+
+    def _interrupt(self) -> None:
+        self._session.end("interrupted")
+
+    # -- roles ------------------------------------------------------------------------------------
+
+    def _build(self, home: str, restore: Path | None) -> None:
+        for spec in self._program.processes[home]:
+            slow = next((f.by for f in self._faults if f.kind == "slow" and (f.role, f.index) == spec.key), 1.0)
+            identity = Identity(
+                role=spec.role,
+                index=spec.index,
+                run_seed=self._session.cfg.seed,
+                generation=self._session.generation,
+                restarts=self._restarts[home],
+                epoch=self._session.run.next_epoch() if spec.role == "learner" else 0,
+                incarnation=(self._session.generation << 16) + self._restarts[home],
+            )
+            ctx = SimulatedContext(identity, self._loop, self._costs, slow)
+            try:
+                role = build(spec, ctx, self._deliver, restore)
+            except Exception as error:
+                self._fail_to_build(spec, error)
+                return
+            life = self._lives[spec.key] = Life(spec, ctx, role, Endpoint(role))
+            self._back[spec.key].set()
+            if hasattr(role, "run"):
+                life.task = self._loop.create_task(self._work(life, role.run()))
+
+    def _fail_to_build(self, spec: RoleSpec, error: Exception) -> None:
+        if isinstance(error, ThespisError):
+            self._session.end("error", str(error), blame_user=True)
+        else:
+            self._session.end("error", f"{spec}: {type(error).__name__}: {error}\n\n{traceback.format_exc().rstrip()}")
+
+    async def _work(self, life: Life, run: Coroutine[Any, Any, None]) -> None:
+        try:
+            await run
+        except Exception as error:
+            self._fail(life.spec, f"{life.spec}: {type(error).__name__}: {error}", traceback.format_exc())
+
+    def _kill(self, fault: Fault) -> None:
+        spec = self._program.find(fault.role, fault.index)
+        if spec is not None and spec.key in self._lives:
+            self._fail(spec, f"{spec} was killed", "")
+
+    def _fail(self, spec: RoleSpec, what: str, trace: str) -> None:
+        """A role is gone, and all that shared its process with it; bring them back or end the run."""
+        specs, home = self._program.processes[spec.process], spec.process
+        for other in specs:
+            self._bury(other.key)
+        if self._restarts[home] >= shared(specs):
+            self._session.end("error", what + (f"\n\n{trace.rstrip()}" if trace else ""))
+            self._loop.stop()
+            return
+        self._restarts[home] += 1
+        for other in specs:
+            self._session.monitor.restarted(other.role, other.index)
+        self._session.log(f"{what}; restarting in {_RESTART_SECONDS:g} s")
+        self._loop.call_later(_RESTART_SECONDS, self._revive, home)
+
+    def _revive(self, home: str) -> None:
+        self._build(home, self._session.checkpoints.newest_valid().path)
+
+    def _bury(self, key: Key) -> None:
+        life = self._lives.pop(key)
+        self._session.receive(life.ctx.take_report(), self._loop.time())
+        self._back[key].clear()
+        for other in self._lives.values():
+            other.endpoint.lost(*key)
+        for attempt in life.attempts:
+            attempt.cancel()
+        if life.task is not None and life.task is not asyncio.current_task(self._loop):
+            life.task.cancel()
+
+    # -- edges ------------------------------------------------------------------------------------
+
+    async def _deliver(self, call: Call, edge: str) -> tuple[Any, int]:
+        """Deliver until answered: again when the service died, or when the reply was lost."""
+        patience = _RETRY_SECONDS if any(fault.kind == "lose" for fault in self._faults) else None
+        while True:
+            await self._back[call.service].wait()
+            attempts = self._lives[call.service].attempts
+            attempt = self._loop.create_task(self._attempt(call, edge))
+            attempts[attempt] = None
+            try:
+                await asyncio.wait({attempt}, timeout=patience)
+            finally:
+                attempts.pop(attempt, None)
+                if not attempt.done():
+                    attempt.cancel()
+            if attempt.done() and not attempt.cancelled():
+                return attempt.result()
+
+    async def _attempt(self, call: Call, edge: str) -> tuple[Any, int]:
+        there = message_bytes(call.args)
+        await self._travel((call.caller[:2], edge), edge, there)
+        answer = await self._lives[call.service].endpoint.answer(call)
+        await self._strike(edge)
+        back = message_bytes(answer)
+        await asyncio.sleep(self._costs.edge_seconds(edge, back, self._rng))
+        return answer, there + back
+
+    async def _travel(self, lane: tuple[Key, str], edge: str, nbytes: int) -> None:
+        # Messages of one caller on one edge do not overtake each other, as on a socket.
+        now = self._loop.time()
+        arrival = max(now + self._costs.edge_seconds(edge, nbytes, self._rng), self._arrivals.get(lane, 0.0))
+        self._arrivals[lane] = arrival
+        await asyncio.sleep(arrival - now)
+
+    async def _strike(self, edge: str) -> None:
+        for fault in self._strikes:
+            if fault.edge == edge and self._loop.time() >= fault.at:
+                self._strikes.remove(fault)
+                if fault.kind == "delay":
+                    await asyncio.sleep(fault.by)
+                else:
+                    await self._loop.create_future()
+                return
+
+    # -- saving and ending ------------------------------------------------------------------------
+
+    def _save(self) -> Path | None:
+        # The open interval of the metrics is not saved, so it ends here, in every run alike.
+        self._flush()
+        self._session.row(self._loop.time())
+
+        def write(staging: Path) -> None:
+            for (name, index), life in self._lives.items():
+                if hasattr(life.role, "state"):
+                    save_role(staging, name, index, *life.role.state())
+
+        return self._session.save(write, self._loop.time())
+
+    def _halt(self, loop: VirtualLoop) -> None:
+        """Stop the workers where they wait; the services stay up."""
+        tasks = [life.task for life in self._lives.values() if life.task is not None]
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+    def _wind_down(self, loop: VirtualLoop) -> None:
+        self._halt(loop)
+        session = self._session
+        if session.monitor.updates:
+            self._save()
+        if session.stop_reason in ("total_steps", "return_reached"):
+            for life in list(self._lives.values()):
+                if hasattr(life.role, "evaluate"):
+                    loop.run_until_complete(life.role.evaluate())
+        self._flush()
+
+    def _close(self, loop: VirtualLoop) -> None:
+        for life in self._lives.values():
+            if hasattr(life.role, "close"):
+                loop.run_until_complete(life.role.close())
+        self._lives.clear()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+class _Signals:
+    """Turns SIGINT and SIGTERM into an orderly stop; a second SIGINT interrupts as usual."""
+
+    def __init__(self, stop: Any) -> None:
+        self._stop = stop
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._old[number] = signal.signal(number, self._on_signal)
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._stop()
+
+
+def message_bytes(message: Any) -> int:
+    """About how many bytes a message would take on a wire: its arrays, and a little for everything else."""
+    if isinstance(message, np.ndarray):
+        return message.nbytes + 32
+    if isinstance(message, dict):
+        return sum(map(message_bytes, message.values())) + 16 * len(message)
+    if isinstance(message, (list, tuple)):
+        return sum(map(message_bytes, message)) + 8
+    if dataclasses.is_dataclass(message):
+        return sum(message_bytes(getattr(message, part.name)) for part in dataclasses.fields(message))
+    return 16

@@ -1,0 +1,173 @@
+"""How messages cross a process boundary: control over a Unix socket, large arrays through shared memory.
+
+A frame is a header, a pickle, and the arrays the pickle refers to. Small arrays follow the pickle in the socket; large
+ones lie in the sender's arena, a memfd the supervisor made, and only their offsets travel. The receiver copies
+them out at once, so a block lives as long as one call and no array is ever shared between two roles.
+
+Pickle is safe here: both ends are processes of this run, joined by a socketpair that has no name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import pickle
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_HEADER = struct.Struct("<QIIq")  # pickle bytes, array count, releases count, arena block (-1: arrays are inline)
+_NUMBER = struct.Struct("<Q")
+_ALIGN = 64
+_INLINE = 16 * 1024
+"""Below this many bytes of arrays a second copy is cheaper than the bookkeeping of shared memory."""
+
+
+class Arena:
+    """A sender's shared memory: blocks are allocated first-fit and freed when the receiver has copied them.
+
+    The file is sparse, so its size is only an upper bound: pages exist once they were written.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.size = os.fstat(descriptor).st_size
+        self._memory = mmap.mmap(descriptor, self.size)
+        self._view = np.frombuffer(self._memory, dtype=np.uint8)
+        self._blocks: dict[int, int] = {}
+
+    def store(self, buffers: list[memoryview]) -> int:
+        """Copy `buffers`, each aligned, into one block; return its offset, -1 if there is no room."""
+        length = sum(_aligned(buffer.nbytes) for buffer in buffers)
+        start = self._fit(length)
+        if start < 0:
+            return -1
+        self._blocks[start] = length
+        position = start
+        for buffer in buffers:
+            self._view[position : position + buffer.nbytes] = np.frombuffer(buffer, dtype=np.uint8)
+            position += _aligned(buffer.nbytes)
+        return start
+
+    def free(self, start: int) -> None:
+        self._blocks.pop(start, None)
+
+    def _fit(self, length: int) -> int:
+        position = 0
+        for start in sorted(self._blocks):
+            if start - position >= length:
+                return position
+            position = start + self._blocks[start]
+        return position if self.size - position >= length else -1
+
+
+class PeerArena:
+    """The other side's arena, read only."""
+
+    def __init__(self, descriptor: int) -> None:
+        size = os.fstat(descriptor).st_size
+        self._view = np.frombuffer(mmap.mmap(descriptor, size, prot=mmap.PROT_READ), dtype=np.uint8)
+
+    def copy(self, start: int, length: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return self._view[start : start + length].copy()
+
+
+class Connection(asyncio.Protocol):
+    """One socket between two processes. `send` never waits; `received` gets (message, bytes it took)."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        peer: PeerArena,
+        received: Callable[[Connection, Any, int], None],
+        lost: Callable[[Connection], None],
+    ) -> None:
+        self._arena, self._peer, self._received, self._lost = arena, peer, received, lost
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._releases: list[int] = []
+        self._lent: set[int] = set()
+
+    def send(self, message: Any) -> int:
+        """Send without waiting; return how many bytes travelled. To a peer that is gone, nothing happens."""
+        buffers: list[memoryview] = []
+
+        def collect(buffer: pickle.PickleBuffer) -> bool:
+            buffers.append(buffer.raw())
+            return False
+
+        body = pickle.dumps(message, protocol=5, buffer_callback=collect)
+        sizes = [buffer.nbytes for buffer in buffers]
+        block = self._arena.store(buffers) if sum(sizes) > _INLINE else -1
+        head = _HEADER.pack(len(body), len(sizes), len(self._releases), block)
+        numbers = b"".join(map(_NUMBER.pack, (*sizes, *self._releases)))
+        inline = buffers if block < 0 else []
+        total = len(head) + len(numbers) + len(body) + sum(part.nbytes for part in inline)
+        self._releases.clear()
+        if block >= 0:
+            self._lent.add(block)
+        if self._transport is not None:
+            self._transport.write(b"".join((_NUMBER.pack(total), head, numbers, body, *inline)))
+        return total + sum(sizes) * (block >= 0)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- asyncio.Protocol -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=1 << 30)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= _NUMBER.size:
+            (need,) = _NUMBER.unpack_from(buffer)
+            if len(buffer) < _NUMBER.size + need:
+                return
+            frame = bytes(memoryview(buffer)[_NUMBER.size : _NUMBER.size + need])
+            del buffer[: _NUMBER.size + need]
+            message, nbytes = self._decode(frame)
+            self._received(self, message, nbytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        for block in self._lent:
+            self._arena.free(block)
+        self._lent.clear()
+        self._lost(self)
+
+    def _decode(self, frame: bytes) -> tuple[Any, int]:
+        body_length, arrays, releases, block = _HEADER.unpack_from(frame)
+        at = _HEADER.size
+        numbers = [_NUMBER.unpack_from(frame, at + i * _NUMBER.size)[0] for i in range(arrays + releases)]
+        at += len(numbers) * _NUMBER.size
+        sizes = numbers[:arrays]
+        for lent in numbers[arrays:]:
+            self._lent.discard(lent)
+            self._arena.free(lent)
+        body = memoryview(frame)[at : at + body_length]
+        at += body_length
+        buffers: list[Any] = []
+        position = block
+        for size in sizes:
+            if block < 0:
+                buffers.append(bytearray(frame[at : at + size]))
+                at += size
+            else:
+                buffers.append(self._peer.copy(position, size))
+                position += _aligned(size)
+        message = pickle.loads(body, buffers=buffers)
+        if block >= 0:
+            # Copied out: say so with the next frame that goes the other way anyway.
+            self._releases.append(block)
+        return message, len(frame) + sum(sizes) * (block >= 0)
+
+
+def _aligned(size: int) -> int:
+    return (size + _ALIGN - 1) // _ALIGN * _ALIGN

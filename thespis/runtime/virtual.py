@@ -1,0 +1,46 @@
+"""An event loop whose clock jumps: when nothing is ready it moves to the next timer instead of sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable
+
+
+class Deadlock(Exception):
+    """Nothing can run and no timer is left: everybody waits for somebody."""
+
+
+class _Selector(selectors.SelectSelector):
+    """Reports no events, ever; where a real selector would sleep, it moves the clock."""
+
+    def __init__(self, advance: Callable[[float | None], None]) -> None:
+        super().__init__()
+        self._advance = advance
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._advance(timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop on virtual time. `on_time(now)` is called whenever the clock has moved.
+
+    Everything asyncio orders by (ready order, timer) stays ordered, and no thread or socket can interfere:
+    the same coroutines give the same interleaving every time.
+    """
+
+    def __init__(self, start: float, on_time: Callable[[float], None]) -> None:
+        self._virtual = start
+        self._on_time = on_time
+        super().__init__(_Selector(self._advance))
+
+    def time(self) -> float:
+        return self._virtual
+
+    def _advance(self, timeout: float | None) -> None:
+        if timeout is None:
+            raise Deadlock
+        if timeout > 0:
+            self._virtual += timeout
+            self._on_time(self._virtual)

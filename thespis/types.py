@@ -1,0 +1,158 @@
+"""What travels between roles, with every shape and axis stated once.
+
+Arrays are numpy and time-major: `T` steps of `B` environments. A tree is one array, or a dict of
+arrays that share their leading axes (a `Dict` observation). Transition t reads: the policy saw
+`inputs[t]`, took `actions[t]`, and the environment answered `rewards[t]`, `terminated[t]`,
+`truncated[t]` and `inputs.obs[t + 1]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Tree = Array | dict[str, Array]
+State = tuple[Array, ...]
+"""Recurrent state, one `[B, ...]` array per part; empty for a feed-forward network."""
+
+
+class Version(NamedTuple):
+    """Age of a set of weights: compared by epoch first, then by update.
+
+    The epoch rises whenever a learner is restored, so weights from before a crash never look newer.
+    """
+
+    epoch: int
+    update: int
+
+    def packed(self) -> int:
+        """As one integer that orders the same way, for arrays of versions."""
+        return self.epoch << _UPDATE_BITS | self.update
+
+
+_UPDATE_BITS = 40
+_UPDATE_MASK = (1 << _UPDATE_BITS) - 1
+
+
+def lags(versions: Array, now: Version) -> Array:
+    """How many updates ago the weights were published that chose each step; never negative.
+
+    After a learner was restored to an earlier update, steps from its previous life may be ahead of it: lag 0.
+    """
+    behind: Array = np.maximum(now.update - (versions & _UPDATE_MASK), 0)
+    return behind
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """Weights, by parameter or buffer name, and the version they are."""
+
+    version: Version
+    weights: dict[str, Array]
+
+
+@dataclass(slots=True)
+class Inputs:
+    """What a policy is given to act at one step. Leading axes `[B]` when acting, `[T + 1, B]` in an unroll.
+
+    `first`: bool, `obs` opens an episode, so recurrent state is zeroed before it is consumed.
+    `last_action`, `last_reward` (float32): what led to `obs`; zero where `first`.
+    """
+
+    obs: Tree
+    first: Array
+    last_action: Array
+    last_reward: Array
+
+
+class Acted(NamedTuple):
+    """`actions`: `[B, ...]`. `logp`: float32 `[B]`, under the distribution that drew them. `state`: to act on next."""
+
+    actions: Array
+    logp: Array
+    state: State
+
+
+@dataclass(slots=True)
+class Unroll:
+    """T consecutive steps of every environment of one actor, plus the bootstrap observation.
+
+    `inputs`: `[T + 1, B]`. `actions`: `[T, B, ...]`. `rewards`, `behaviour_logp`: float32 `[T, B]`.
+    `terminated`, `truncated`: bool `[T, B]`, how the episode ended because of `actions[t]`.
+    `valid`: bool `[T, B]`, false where the row is no transition (the reset row of next-step autoreset);
+    such rows weigh nothing in any loss and cut every trace.
+    `state`: recurrent state before `inputs[0]` was consumed, already zeroed where an episode opens.
+    `versions`: int64 `[T, B]`, the packed version of the weights that chose `actions[t]`.
+    `final_index`: int64 `[K, 2]` of (t, b) and `final_obs`: `[K, ...]`: the real last observations of truncated
+    steps whose `inputs.obs[t + 1]` already belongs to the next episode (same-step autoreset).
+    """
+
+    inputs: Inputs
+    actions: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    behaviour_logp: Array
+    state: State
+    versions: Array
+    final_index: Array
+    final_obs: Tree
+
+    @property
+    def steps(self) -> int:
+        """How many real environment steps it holds."""
+        return int(self.valid.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A finished training episode, as the environment rewarded it (before clipping or scaling)."""
+
+    reward: float
+    length: int
+
+
+def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
+    """Apply `function` to matching leaves of one or more trees."""
+    if isinstance(trees[0], dict):
+        return {key: map_tree(function, *(tree[key] for tree in trees)) for key in trees[0]}
+    return function(*trees)
+
+
+def empty_tree(leading: tuple[int, ...], like: Tree) -> Tree:
+    """An uninitialised tree of `leading + leaf.shape` for each leaf of `like`."""
+    tree: Tree = map_tree(lambda leaf: np.empty(leading + leaf.shape, leaf.dtype), like)
+    return tree
+
+
+def flatten(item: Any, arrays: dict[str, Array], path: str) -> Any:
+    """Put every array of `item` into `arrays` under its path; return the rest as plain JSON values."""
+    if isinstance(item, np.ndarray):
+        arrays[path] = item
+        return {"array": path}
+    if isinstance(item, dict):
+        return {"dict": {key: flatten(value, arrays, f"{path}/{key}") for key, value in item.items()}}
+    if isinstance(item, tuple):
+        return {"tuple": [flatten(value, arrays, f"{path}/{i}") for i, value in enumerate(item)]}
+    parts = {part.name: flatten(getattr(item, part.name), arrays, f"{path}/{part.name}") for part in fields(item)}
+    return {"record": type(item).__name__, "parts": parts}
+
+
+def unflatten(plan: Any, arrays: dict[str, Array]) -> Any:
+    """The inverse of `flatten`."""
+    if "array" in plan:
+        return arrays[plan["array"]]
+    if "dict" in plan:
+        return {key: unflatten(value, arrays) for key, value in plan["dict"].items()}
+    if "tuple" in plan:
+        return tuple(unflatten(value, arrays) for value in plan["tuple"])
+    return _RECORDS[plan["record"]](**{name: unflatten(part, arrays) for name, part in plan["parts"].items()})
+
+
+_RECORDS: dict[str, Callable[..., Any]] = {"Unroll": Unroll, "Inputs": Inputs}
