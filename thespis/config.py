@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+import os
 import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
@@ -91,9 +92,9 @@ class Experiment:
     """Stop after this many environment steps of all actors together (frame-skip not multiplied)."""
     stop_at_return: float | None = None
     """Stop when the mean of the last 100 training episodes reaches this."""
-    actors: int = 2
-    """How many actors step environments."""
-    envs_per_actor: int = 32
+    actors: int = field(default_factory=lambda: min(max(1, (os.cpu_count() or 2) - 1), 8))
+    """How many actors step environments; by default one per core that the learner leaves, 8 at most."""
+    envs_per_actor: int = 64
     """Environments each actor steps side by side."""
     run_dir: Path | None = None
     """Where to write; runs/<architecture>-<env>-s<seed>-<n> if not given."""
@@ -208,7 +209,7 @@ def resolve(spec: Spec) -> Any:
         return spec
     source, _, name = spec.partition("::")
     try:
-        found: Any = _load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+        found: Any = load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
         for part in name.split("."):
             found = getattr(found, part)
     except Exception as error:
@@ -216,7 +217,10 @@ def resolve(spec: Spec) -> Any:
     return found
 
 
-def _load_file(path: Path) -> types.ModuleType:
+def load_file(path: Path) -> types.ModuleType:
+    """A Python file as a module. What it defines is sent to other processes by value: they could not import it."""
+    import cloudpickle
+
     name = f"thespis_user_{path.stem}"
     if name not in sys.modules:
         plan = importlib.util.spec_from_file_location(name, path)
@@ -224,7 +228,12 @@ def _load_file(path: Path) -> types.ModuleType:
             raise FileNotFoundError(f"there is no file {path}")
         module = importlib.util.module_from_spec(plan)
         sys.modules[name] = module
-        plan.loader.exec_module(module)
+        try:
+            plan.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        cloudpickle.register_pickle_by_value(module)
     return sys.modules[name]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from thespis.config import Experiment, dump_yaml, from_dict, load_yaml, resolve, to_dict
+from thespis.config import Experiment, dump_yaml, from_dict, load_file, load_yaml, resolve, to_dict
 from thespis.errors import ThespisError
 
 
@@ -22,10 +22,22 @@ def architectures() -> list[str]:
 
 
 def architecture(name: str) -> ModuleType:
-    """The module of an architecture: its `Config`, `PRESETS` and `program`."""
+    """The module of an architecture, by its name or its file: a `Config`, a `program`, and perhaps `PRESETS`."""
+    if name.endswith(".py"):
+        return _own(name)
     if name.replace("-", "_") not in architectures():
         raise ThespisError(f"unknown architecture {name!r}; there is {', '.join(architectures())}")
     return importlib.import_module(f"thespis.architectures.{name.replace('-', '_')}")
+
+
+def _own(file: str) -> ModuleType:
+    try:
+        module = load_file(Path(file))
+        if not hasattr(module, "Config") or not hasattr(module, "program"):
+            raise AttributeError("an architecture needs a Config and a program(cfg)")
+    except Exception as error:
+        raise ThespisError(f"architecture {file!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
 
 
 def defaults(name: str, env: str | None, data: Mapping[str, Any]) -> Experiment:
@@ -33,7 +45,7 @@ def defaults(name: str, env: str | None, data: Mapping[str, Any]) -> Experiment:
     module = architecture(name)
     env = env or data.get("env")
     cfg: Experiment = module.Config()
-    for pattern, preset in module.PRESETS.items():
+    for pattern, preset in getattr(module, "PRESETS", {}).items():
         if isinstance(env, str) and fnmatch.fnmatch(env, pattern):
             cfg = from_dict(module.Config, preset, cfg)
     cfg = from_dict(module.Config, {**data, **({"env": env} if env else {})}, cfg)
@@ -61,7 +73,7 @@ def launch(name: str, cfg: Experiment, *, resume: Path | None = None, quiet: boo
     describe(resolve(cfg.env))
     costs = _costs(cfg)
     if resume is None:
-        run = RunDirectory.create(name, _label(cfg), cfg.seed, cfg.run_dir)
+        run = RunDirectory.create(program.name, _label(cfg), cfg.seed, cfg.run_dir)
         _write_config(run.config, name, cfg)
     else:
         run = RunDirectory.open(resume)
@@ -75,8 +87,8 @@ def _perform(cfg: Experiment, program: Any, run: Any, costs: Any, faults: Any, r
     from thespis.trained import RunFailed, Trained
 
     screen = Screen(quiet)
+    session = Session(cfg, program, run, screen)
     try:
-        session = Session(cfg, program, run, screen)
         restore = session.resume() if resuming else None
         if cfg.on == "simulation":
             from thespis.runtime.simulation import Simulation
@@ -88,11 +100,16 @@ def _perform(cfg: Experiment, program: Any, run: Any, costs: Any, faults: Any, r
             summary = Supervisor(program, session).run(restore)
     finally:
         screen.close()
+        session.close()
     if session.error is not None:
+        if session.blame_user and not resuming and not session.monitor.env_steps:
+            run.discard()
         raise ThespisError(session.error) if session.blame_user else RunFailed(session.error, run.path)
     for line in final_lines(summary, run.path):
         screen.say(line)
-    return Trained(run.path)
+    trained = Trained(run.path)
+    trained.summary = summary  # as it is, even if the disk was too full to write it down
+    return trained
 
 
 def _costs(cfg: Experiment) -> Any:
@@ -109,4 +126,5 @@ def _label(cfg: Experiment) -> str:
 def _write_config(path: Path, name: str, cfg: Experiment) -> None:
     from thespis.runs.commit import commit_file
 
-    commit_file(path, dump_yaml({"architecture": name, **to_dict(cfg)}))
+    where = str(Path(name).resolve()) if name.endswith(".py") else name
+    commit_file(path, dump_yaml({"architecture": where, **to_dict(cfg)}))

@@ -90,6 +90,7 @@ class Unroll:
     `versions`: int64 `[T, B]`, the packed version of the weights that chose `actions[t]`.
     `final_index`: int64 `[K, 2]` of (t, b) and `final_obs`: `[K, ...]`: the real last observations of truncated
     steps whose `inputs.obs[t + 1]` already belongs to the next episode (same-step autoreset).
+    `returns`: float32 `[T, B]`, the discounted rewards of the episode so far, if rewards are normalised by them.
     """
 
     inputs: Inputs
@@ -103,11 +104,7 @@ class Unroll:
     versions: Array
     final_index: Array
     final_obs: Tree
-
-    @property
-    def steps(self) -> int:
-        """How many real environment steps it holds."""
-        return int(self.valid.sum())
+    returns: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +133,8 @@ def flatten(item: Any, arrays: dict[str, Array], path: str) -> Any:
     if isinstance(item, np.ndarray):
         arrays[path] = item
         return {"array": path}
+    if item is None:
+        return {"none": True}
     if isinstance(item, dict):
         return {"dict": {key: flatten(value, arrays, f"{path}/{key}") for key, value in item.items()}}
     if isinstance(item, tuple):
@@ -148,6 +147,8 @@ def unflatten(plan: Any, arrays: dict[str, Array]) -> Any:
     """The inverse of `flatten`."""
     if "array" in plan:
         return arrays[plan["array"]]
+    if "none" in plan:
+        return None
     if "dict" in plan:
         return {key: unflatten(value, arrays) for key, value in plan["dict"].items()}
     if "tuple" in plan:

@@ -24,9 +24,8 @@ from thespis.types import Array, Inputs, State, Tree, map_tree
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 ACTIONS: dict[str, spaces.Space[Any]] = {
     "discrete": spaces.Discrete(4),
-    "offset": spaces.Discrete(3, start=2),
     "multi": spaces.MultiDiscrete([2, 3, 4]),
-    "grid": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[0, 1], [2, 3]])),
+    "grid": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
     "box": spaces.Box(-2.0, 2.0, (2,), np.float32),
     "matrix": spaces.Box(-2.0, 2.0, (2, 3), np.float32),
 }
@@ -152,9 +151,8 @@ def torch_evaluate(
         return normal.log_prob(rows).sum(-1), normal.entropy().sum(-1)
     discrete = isinstance(space, spaces.Discrete)
     sizes = [int(space.n)] if discrete else space.nvec.ravel().tolist()
-    starts = [int(space.start)] if discrete else space.start.ravel().tolist()
     parts = [torch.distributions.Categorical(logits=logits) for logits in torch.split(params, sizes, -1)]
-    logps = [part.log_prob(rows[:, i] - starts[i]) for i, part in enumerate(parts)]
+    logps = [part.log_prob(rows[:, i]) for i, part in enumerate(parts)]
     return torch.stack(logps).sum(0), torch.stack([part.entropy() for part in parts]).sum(0)
 
 

@@ -16,8 +16,9 @@ from thespis.algorithms.optimizers import (
     export_state,
     restore_state,
 )
-from thespis.algorithms.rewards import ReturnScale, discounted_returns, shape_rewards
+from thespis.algorithms.rewards import ReturnScale, shape_rewards
 from thespis.errors import ThespisError
+from thespis.experience.writers import discounted_returns
 
 
 def config(kind: str, **changes: float) -> SimpleNamespace:
@@ -138,3 +139,11 @@ def test_return_scale_is_the_exact_deviation_of_valid_rows() -> None:
     copy.update(np.ones((2, 2)), np.ones((2, 2), bool))
     scale.update(np.ones((2, 2)), np.ones((2, 2), bool))
     assert copy.scale == scale.scale
+
+
+def test_return_scale_survives_a_return_that_is_not_finite() -> None:
+    scale, clean = ReturnScale(), ReturnScale()
+    returns, everything = np.array([[1.0, 4.0], [np.nan, np.inf]]), np.ones((2, 2), bool)
+    scale.update(returns, everything)
+    clean.update(returns[:1], everything[:1])
+    assert scale.scale == clean.scale != 1.0

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from thespis.algorithms.rewards import shape_rewards
+from thespis.algorithms.rewards import ReturnScale, shape_rewards
 from thespis.algorithms.vtrace import Clips, VTrace, vtrace
 from thespis.errors import NonFiniteLoss
 from thespis.networks.acting import export_weights, load_weights
 from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
 from thespis.networks.policies import ActorCritic, Output, PolicyNetwork, final_values
 from thespis.types import Array, Unroll, map_tree
+
+_LARGEST_REWARD = 10.0
+"""Bound of normalised rewards: before many returns were seen, their spread says little."""
 
 
 class RewardSettings(Protocol):
@@ -61,6 +65,7 @@ class VTraceUpdate:
         self.network = network
         self.parameters = list(network.parameters())
         self._cfg = cfg
+        self._return_scale = ReturnScale()
         self._clips = Clips(cfg.rho_bar, cfg.c_bar, cfg.pg_rho_bar, cfg.lambda_)
 
     def gradients(self, batch: Unroll, want_metrics: bool = False) -> tuple[list[Tensor], dict[str, float]]:
@@ -78,7 +83,7 @@ class VTraceUpdate:
             if cfg.reduction == "mean":
                 weight /= weight.sum().clamp(min=1.0)
             # dL/dlogp, dL/dentropy and dL/dV of the loss below. Starting autograd from these instead of from the
-            # scalar spares it a dozen small nodes, a tenth of an update of a small network.
+            # scalar spares it a dozen small nodes: 7% of the time for 16 x 32 rows of a 64-64 network.
             pull = traced.advantages * weight
             error = (values - traced.targets).mul_(weight)
             seeds = (-pull, weight * -cfg.entropy_cost, error * cfg.value_cost)
@@ -115,10 +120,18 @@ class VTraceUpdate:
         load_weights(self.network, weights)
 
     def state(self) -> dict[str, Array]:
-        return {}
+        """What must be saved beside the weights: the statistics that rewards are normalised by."""
+        return self._return_scale.export_state()
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        pass
+        self._return_scale.restore_state(arrays)
+
+    def _rewards(self, batch: Unroll) -> Tensor:
+        rewards = as_tensor(batch.rewards)
+        if batch.returns is not None:
+            self._return_scale.update(batch.returns, np.asarray(batch.valid))
+            rewards = (rewards * self._return_scale.scale).clamp(-_LARGEST_REWARD, _LARGEST_REWARD)
+        return shape_rewards(rewards, self._cfg.reward.kind, self._cfg.reward.scale)
 
     @torch.no_grad()
     def _targets(self, batch: Unroll, output: Output, log_ratio: Tensor, valid: Tensor) -> VTrace:
@@ -134,7 +147,7 @@ class VTraceUpdate:
         return vtrace(
             values[:-1],
             next_values,
-            shape_rewards(as_tensor(batch.rewards), cfg.reward.kind, cfg.reward.scale),
+            self._rewards(batch),
             (~terminated).to(values.dtype) * cfg.discount,
             terminated | as_tensor(batch.truncated),
             log_ratio if cfg.correction else torch.zeros_like(log_ratio),

@@ -26,20 +26,6 @@ def shape_rewards(rewards: ArrayOrTensor, kind: str, scale: float) -> ArrayOrTen
     raise ThespisError(f"unknown reward shaping '{kind}': choose none, sign, abs_one or scale.")
 
 
-def discounted_returns(rewards: Array, ended: Array, carry: Array, discount: float) -> tuple[Array, Array]:
-    """Discounted sum of the past rewards of each stream: `[T, B]` returns, and the `[B]` carry for the next unroll.
-
-    `ended[t]`: bool, the episode ended with `rewards[t]`. `carry` is zeros at first and must come from the
-    same environments: only the side that holds them (the actor) can keep it, because unrolls of several
-    actors reach a learner interleaved.
-    """
-    returns = np.empty(rewards.shape, np.float64)
-    for t in range(len(rewards)):
-        returns[t] = rewards[t] + discount * carry
-        carry = np.where(ended[t], 0.0, returns[t])
-    return returns, carry
-
-
 class ReturnScale:
     """Running variance of discounted returns, by which rewards are divided.
 
@@ -54,8 +40,12 @@ class ReturnScale:
         self._squares = 0.0
 
     def update(self, returns: Array, valid: Array) -> None:
-        """Take in the `[T, B]` returns of the rows that are transitions."""
+        """Take in the `[T, B]` returns of the rows that are transitions.
+
+        Returns that are not finite are left out: the batch they came with is skipped, but the moments would stay NaN.
+        """
         values = np.asarray(returns, np.float64)[valid]
+        values = values[np.isfinite(values)]
         if not values.size:
             return
         mean = float(values.mean())

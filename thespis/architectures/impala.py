@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class Config(Experiment):
     """IMPALA. The defaults solve small control tasks in seconds; Atari ids take the paper's table G.1 instead."""
 
-    unroll_length: int = 20
+    unroll_length: int = 16
     """Steps per unroll (paper: 20 on Atari, 100 on DMLab)."""
     batch_unrolls: int = 1
     """Unrolls per update; each holds all environments of one actor (paper: 32 unrolls of one environment)."""
-    queue_capacity: int = 2
+    queue_capacity: int = 1
     """Unrolls that may wait for the learner; small, because waiting is lag."""
     discount: float = 0.99
     """Discount factor (paper)."""
@@ -48,10 +48,13 @@ class Config(Experiment):
     """Give actors weights that are this many updates old, to study lag."""
     reward: RewardConfig = field(default_factory=lambda: RewardConfig(kind="scale", scale=0.1))
     network: NetworkConfig = field(default_factory=NetworkConfig)
-    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=2e-3, clip=0.5))
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(learning_rate=5e-3, anneal=True, clip=0.5)
+    )
 
 
 PRESETS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"total_steps": 400_000},  # twice what it takes; the learning rate anneals over it
     "ALE/*": {  # the paper's table G.1; losses are summed over the batch there
         "total_steps": 50_000_000,
         "envs_per_actor": 16,
@@ -70,7 +73,8 @@ def build_actor(ctx: Context, cfg: Config, insert: Any, pull: Any) -> roles.Acto
     from thespis.architectures.parts import environments, local_policy
 
     envs = environments(ctx, cfg, cfg.envs_per_actor)
-    return roles.Actor(ctx, envs, local_policy(ctx, cfg, pull), insert, cfg.unroll_length)
+    return_discount = cfg.discount if cfg.reward.normalize else None
+    return roles.Actor(ctx, envs, local_policy(ctx, cfg, pull), insert, cfg.unroll_length, return_discount)
 
 
 def build_learner(ctx: Context, cfg: Config, sample: Any, publish: Any) -> roles.Learner:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+
+from thespis.cli.parser import Parser
 
 
 def run(words: list[str]) -> int:
-    parser = argparse.ArgumentParser("thespis eval", description="Play episodes with the policy of a run.")
+    parser = Parser("thespis eval", description="Play episodes with the policy of a run.")
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--episodes", type=int, default=10, help="how many to play (default: 10)")
     parser.add_argument(

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         code: int = command.run(words[1:])
         return code
     except ThespisError as error:
-        print(f"thespis: {error}", file=sys.stderr)
+        print(f"thespis: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from pathlib import Path
 
+from thespis.cli.parser import Parser
 from thespis.cli.train import finish
 from thespis.launch import defaults, load_config
 
 
 def run(words: list[str]) -> int:
-    parser = argparse.ArgumentParser("thespis resume", description="Continue a run from its newest valid checkpoint.")
+    parser = Parser("thespis resume", description="Continue a run from its newest valid checkpoint.")
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--total-steps", type=int, help="a new limit, counted from the very start")
     parser.add_argument("--stop-at-return", type=float, help="a new return to stop at")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 
+from thespis.cli.parser import Parser
 from thespis.launch import architecture, defaults
 from thespis.program import Program
 
 
 def run(words: list[str]) -> int:
-    parser = argparse.ArgumentParser("thespis show", description="Print an architecture's roles, processes and edges.")
+    parser = Parser("thespis show", description="Print an architecture's roles, processes and edges.")
     parser.add_argument("arch", help="the architecture")
     parser.add_argument(
         "--format",

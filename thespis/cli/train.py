@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +14,8 @@ from thespis.launch import architecture, architectures, defaults, launch, load_c
 
 if TYPE_CHECKING:
     from thespis.config import Experiment
+
+_ABOUT_FILES = "Flags override --config FILE (a config.yaml of an earlier run will do)."
 
 
 def run(words: list[str]) -> int:
@@ -52,14 +57,29 @@ def _settings(name: str, config: type[Any], flags: list[str]) -> Experiment:
         # Where that run wrote is not a setting of this one.
         data.pop("run_dir", None)
     _, env = _take(flags, "--env")
-    cfg: Experiment = tyro.cli(
-        config,
-        args=flags,
-        default=defaults(name, env, data),
-        prog=f"thespis train {name}",
-        description=f"{config.__doc__}\n\nFlags override --config FILE (a config.yaml of an earlier run will do).",
-    )
+    default = defaults(name, env, data)
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            cfg: Experiment = tyro.cli(
+                config,
+                args=flags,
+                default=default,
+                prog=f"thespis train {name}",
+                description=f"{config.__doc__}\n\n{_ABOUT_FILES}",
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise ThespisError(f"{_unboxed(complaint.getvalue())}; see thespis train {name} --help") from None
     return cfg
+
+
+def _unboxed(complaint: str) -> str:
+    """What stands in the first part of the box that tyro draws around an error."""
+    inside = [line.strip("│ ") for line in complaint.splitlines() if line.startswith("│")]
+    told = itertools.takewhile(lambda line: not line.startswith("─"), inside)
+    return " ".join(told).rstrip(".") or complaint
 
 
 def _take(flags: list[str], flag: str) -> tuple[list[str], str | None]:

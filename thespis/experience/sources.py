@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from thespis.experience.writers import concatenate
 from thespis.runtime.context import Context
@@ -16,7 +16,7 @@ class Sample(Protocol):
 
     name: str
 
-    def __call__(self, items: int, /) -> Awaitable[list[Unroll]]: ...
+    def __call__(self, items: int, /) -> Coroutine[Any, Any, list[Unroll]]: ...
 
 
 class Batches:
@@ -31,9 +31,9 @@ class Batches:
 
     async def take(self) -> Unroll:
         if self._next is None:
-            self._next = self._ctx.ahead(self._ask())
+            self._next = self._ctx.ahead(self._sample(self._items))
         unrolls = await self._ctx.wait(self._sample.name, self._next)
-        self._next = self._ctx.ahead(self._ask())
+        self._next = self._ctx.ahead(self._sample(self._items))
         # Let the request leave before the learner's work blocks this process.
         await asyncio.sleep(0)
         return concatenate(unrolls)
@@ -41,6 +41,3 @@ class Batches:
     async def close(self) -> None:
         if self._next is not None:
             self._next.cancel()
-
-    async def _ask(self) -> list[Unroll]:
-        return await self._sample(self._items)

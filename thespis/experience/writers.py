@@ -15,11 +15,12 @@ class UnrollWriter:
     unroll k+1                    0 1 2 ... T
     """
 
-    def __init__(self, length: int, inputs: Inputs, state: State, actions: Array) -> None:
-        """`inputs`, `state` and `actions` of any step `[B, ...]` show the shapes."""
+    def __init__(self, length: int, inputs: Inputs, state: State, return_discount: float | None = None) -> None:
+        """`inputs` and `state` are those of the first step. `return_discount`: also write the returns so far."""
         self._length = length
-        self._actions = actions
         self._t = 0
+        self._return_discount = return_discount
+        self._carry: Array = np.zeros(len(inputs.first))
         self._open(inputs, state)
 
     def write(
@@ -52,7 +53,7 @@ class UnrollWriter:
                 last_action=np.empty((self._length + 1, *inputs.last_action.shape), inputs.last_action.dtype),
                 last_reward=np.empty((self._length + 1, *inputs.last_reward.shape), np.float32),
             ),
-            actions=np.empty((self._length, *self._actions.shape), self._actions.dtype),
+            actions=np.empty((self._length, *inputs.last_action.shape), inputs.last_action.dtype),
             rewards=np.empty(shape, np.float32),
             terminated=np.empty(shape, np.bool_),
             truncated=np.empty(shape, np.bool_),
@@ -66,6 +67,8 @@ class UnrollWriter:
         self._finals: list[tuple[Array, Tree]] = []
         self._t = 0
         self._put(inputs)
+        self._unroll.inputs.last_action[0] = inputs.last_action
+        self._unroll.inputs.last_reward[0] = inputs.last_reward
 
     def _put(self, inputs: Inputs) -> None:
         def put(store: Array, value: Array) -> None:
@@ -74,8 +77,6 @@ class UnrollWriter:
         stored = self._unroll.inputs
         map_tree(put, stored.obs, inputs.obs)
         stored.first[self._t] = inputs.first
-        stored.last_action[self._t] = inputs.last_action
-        stored.last_reward[self._t] = inputs.last_reward
 
     def _keep_finals(self, final_obs: Tree, truncated: Array) -> None:
         (envs,) = np.nonzero(truncated)
@@ -83,9 +84,31 @@ class UnrollWriter:
         self._finals.append((index, map_tree(lambda leaf: leaf[envs].copy(), final_obs)))
 
     def _close(self) -> None:
+        # What led to each later input stands in the unroll already; one operation for all of them is cheaper.
+        unroll, keep = self._unroll, ~self._unroll.inputs.first[1:]
+        np.multiply(unroll.rewards, keep, out=unroll.inputs.last_reward[1:])
+        shaped = keep.reshape(*keep.shape, *(1,) * (unroll.actions.ndim - 2))
+        np.multiply(unroll.actions, shaped, out=unroll.inputs.last_action[1:])
+        if self._return_discount is not None:
+            ended = self._unroll.terminated | self._unroll.truncated
+            returns, self._carry = discounted_returns(self._unroll.rewards, ended, self._carry, self._return_discount)
+            self._unroll.returns = returns
         if self._finals:
             self._unroll.final_index = np.concatenate([index for index, _ in self._finals])
             self._unroll.final_obs = map_tree(lambda *leaves: np.concatenate(leaves), *(obs for _, obs in self._finals))
+
+
+def discounted_returns(rewards: Array, ended: Array, carry: Array, discount: float) -> tuple[Array, Array]:
+    """Discounted sum of the past rewards of each stream: `[T, B]` returns, and the `[B]` carry for the next unroll.
+
+    `ended[t]`: bool, the episode ended with `rewards[t]`. `carry` is zeros at first. Only the side that holds the
+    environments can keep it: unrolls of several actors reach a learner interleaved.
+    """
+    returns = np.empty(rewards.shape, np.float32)
+    for t in range(len(rewards)):
+        returns[t] = rewards[t] + discount * carry
+        carry = np.where(ended[t], 0.0, returns[t])
+    return returns, carry
 
 
 def concatenate(unrolls: list[Unroll]) -> Unroll:
@@ -99,6 +122,7 @@ def concatenate(unrolls: list[Unroll]) -> Unroll:
     offsets = np.cumsum([0, *(unroll.rewards.shape[1] for unroll in unrolls[:-1])])
     index = [unroll.final_index + np.array([0, offset]) for unroll, offset in zip(unrolls, offsets, strict=True)]
     inputs = [unroll.inputs for unroll in unrolls]
+    returns = [unroll.returns for unroll in unrolls if unroll.returns is not None]
     return Unroll(
         inputs=Inputs(
             obs=map_tree(beside, *(part.obs for part in inputs)),
@@ -116,4 +140,5 @@ def concatenate(unrolls: list[Unroll]) -> Unroll:
         versions=beside(*(unroll.versions for unroll in unrolls)),
         final_index=np.concatenate(index),
         final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *(unroll.final_obs for unroll in unrolls)),
+        returns=beside(*returns) if returns else None,
     )

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from thespis.errors import ThespisError
+from thespis.networks.fast import NumpyPolicy, numpy_policy
 from thespis.networks.inputs import TensorInputs, as_tensor
 from thespis.networks.policies import PolicyNetwork
 from thespis.types import Acted, Array, Inputs, State, map_tree
@@ -18,15 +19,32 @@ class Stepper:
         self._network = network
         self._rng = rng
         self._distribution = network.distribution
+        self._fast: NumpyPolicy | None = None
+        self._looked = False
         self._views: dict[str, Array] = {name: value.numpy() for name, value in network.state_dict().items()}
 
     def initial_state(self, batch: int) -> State:
         """Recurrent state of `batch` environments at an episode start."""
         return tuple(part.numpy() for part in self._network.initial_state(batch))
 
-    @torch.inference_mode()
     def act(self, inputs: Inputs, state: State, greedy: bool = False) -> Acted:
         """Choose an action for each of `[B]` inputs: drawn, or the likeliest if `greedy`."""
+        params, states = self._forward(inputs, state)
+        draw = self._distribution
+        actions, logp = draw.mode(params) if greedy else draw.sample(params, self._rng)
+        return Acted(actions, logp, states)
+
+    def _forward(self, inputs: Inputs, state: State) -> tuple[Array, State]:
+        """Distribution parameters `[B, P]` and the state after this step."""
+        if not self._looked:
+            self._fast, self._looked = numpy_policy(self._network, inputs.obs), True
+        if self._fast is not None:
+            assert not isinstance(inputs.obs, dict)
+            return self._fast(inputs.obs), ()
+        with torch.inference_mode():
+            return self._forward_torch(inputs, state)
+
+    def _forward_torch(self, inputs: Inputs, state: State) -> tuple[Array, State]:
         tensors = TensorInputs(
             map_tree(_one_step, inputs.obs),
             _one_step(inputs.first),
@@ -35,9 +53,7 @@ class Stepper:
         )
         output = self._network.forward(tensors, tuple(as_tensor(part) for part in state))
         params: Array = output.params[0].numpy()
-        draw = self._distribution
-        actions, logp = draw.mode(params) if greedy else draw.sample(params, self._rng)
-        return Acted(actions, logp, tuple(part[-1].numpy() for part in output.states))
+        return params, tuple(part[-1].numpy() for part in output.states)
 
     def load(self, weights: dict[str, Array]) -> None:
         """Copy weights over the network's own, in place."""

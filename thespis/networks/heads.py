@@ -42,15 +42,14 @@ class Distribution(Protocol):
 
 
 class Categorical:
-    """One choice among `n`, numbered from `start`; parameters are logits."""
+    """One choice among `n`, numbered from 0; parameters are logits. Whoever steps the environment adds its start."""
 
-    def __init__(self, n: int, start: int = 0) -> None:
+    def __init__(self, n: int) -> None:
         self.size = self.features = n
-        self._start = start
 
     def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         logits = F.log_softmax(params, -1)
-        logp = logits.gather(-1, self._index(actions).unsqueeze(-1)).squeeze(-1)
+        logp = logits.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         return logp, -(logits.exp() * logits).sum(-1)
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -60,23 +59,20 @@ class Categorical:
         return self._choose(params, params.argmax(-1))
 
     def encode(self, actions: Tensor) -> Tensor:
-        return F.one_hot(self._index(actions).clamp(min=0), self.features).float()
-
-    def _index(self, actions: Tensor) -> Tensor:
-        return actions - self._start if self._start else actions
+        return F.one_hot(actions, self.features).float()
 
     def _choose(self, params: Array, index: Array) -> tuple[Array, Array]:
         shifted = params - params.max(-1, keepdims=True)
         logp = shifted[np.arange(len(index)), index] - np.log(np.exp(shifted).sum(-1))
-        return (index + self._start if self._start else index), logp
+        return index, logp
 
 
 class MultiCategorical:
     """Independent choices, one per part; their logits stand side by side."""
 
     def __init__(self, space: spaces.MultiDiscrete) -> None:
-        sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
-        self._parts = [Categorical(n, start) for n, start in zip(sizes, starts, strict=True)]
+        sizes = space.nvec.ravel().tolist()
+        self._parts = [Categorical(n) for n in sizes]
         self._sizes = sizes
         self._bounds = np.cumsum(sizes)[:-1]
         self._shape = space.shape
@@ -146,7 +142,7 @@ class DiagGaussian:
 def build_distribution(space: spaces.Space[Any]) -> Distribution:
     """The distribution for an action space: Discrete, MultiDiscrete, or Box of floats."""
     if isinstance(space, spaces.Discrete):
-        return Categorical(int(space.n), int(space.start))
+        return Categorical(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
         return MultiCategorical(space)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):

@@ -25,8 +25,11 @@ class MLP(nn.Module):
         if activation not in ("tanh", "relu"):
             raise ThespisError(f"unknown activation '{activation}': choose tanh or relu.")
         sizes = [inputs, *hidden]
-        self.layers = nn.ModuleList(orthogonal(nn.Linear(before, after)) for before, after in pairwise(sizes))
+        self.layers: Sequence[nn.Linear] = nn.ModuleList(  # type: ignore[assignment]
+            orthogonal(nn.Linear(before, after)) for before, after in pairwise(sizes)
+        )
         self.size = sizes[-1]
+        self.activation = activation
         self._activation = torch.tanh if activation == "tanh" else torch.relu
 
     def forward(self, x: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -30,15 +30,29 @@ class Policy(Protocol):
 class Insert(Protocol):
     """The edge that takes finished unrolls."""
 
-    def __call__(self, unroll: Unroll, /) -> Awaitable[None]: ...
+    name: str
+
+    def __call__(self, unroll: Unroll, /) -> Coroutine[Any, Any, None]: ...
 
 
 class Actor:
-    """Steps its environments for ever: refresh the policy, collect an unroll, hand it over, wait until it is taken."""
+    """Steps its environments for ever: refresh the policy, collect an unroll, hand it over.
 
-    def __init__(self, ctx: Context, envs: Environments, policy: Policy, insert: Insert, unroll_length: int) -> None:
+    It goes on while an unroll is on its way and waits only if the one before has not been taken yet.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        envs: Environments,
+        policy: Policy,
+        insert: Insert,
+        unroll_length: int,
+        return_discount: float | None = None,
+    ) -> None:
+        """`return_discount`: also tell the learner the discounted return so far, at every step."""
         self._ctx, self._envs, self._policy, self._insert = ctx, envs, policy, insert
-        self._length = unroll_length
+        self._length, self._return_discount = unroll_length, return_discount
 
     async def run(self) -> None:
         ctx, envs, policy = self._ctx, self._envs, self._policy
@@ -47,18 +61,21 @@ class Actor:
             obs = envs.reset(ctx.seed("envs"))
         inputs = first_inputs(obs, envs)
         state = policy.initial_state(envs.num_envs)
-        writer = UnrollWriter(self._length, inputs, state, inputs.last_action)
+        writer = UnrollWriter(self._length, inputs, state, self._return_discount)
+        handed = None
         while True:
             acted = await policy.act(inputs, state)
             async with ctx.work("env_step", items=envs.num_envs):
                 step = envs.step(acted.actions)
-            ctx.count("env_steps", int(np.count_nonzero(step.valid)))
             for episode in step.episodes:
                 ctx.episode(episode)
             inputs, state = next_inputs(step, acted.actions), acted.state
             unroll = writer.write(acted, policy.version, step, inputs)
             if unroll is not None:
-                await self._insert(unroll)
+                ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
+                if handed is not None:
+                    await ctx.wait(self._insert.name, handed)
+                handed = ctx.ahead(self._insert(unroll))
                 await policy.refresh()
 
     async def close(self) -> None:

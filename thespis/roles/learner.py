@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from thespis.errors import NonFiniteLoss
@@ -51,7 +52,9 @@ class Exchange(Protocol):
 
 
 class Publish(Protocol):
-    def __call__(self, weights: Versioned, /) -> Awaitable[None]: ...
+    name: str
+
+    def __call__(self, weights: Versioned, /) -> Coroutine[Any, Any, None]: ...
 
 
 class Learner:
@@ -66,6 +69,7 @@ class Learner:
         self._steps = 0
         self._spoiled = 0
         self._measured = ctx.now()
+        self._published: asyncio.Task[None] | None = None
 
     @property
     def version(self) -> Version:
@@ -127,7 +131,10 @@ class Learner:
         self._updates, self._steps = values["updates"], values["steps"]
 
     async def _share(self) -> None:
-        await self._publish(Versioned(self.version, self._update.weights()))
+        """Publish without waiting for it, but never more than one version ahead."""
+        if self._published is not None:
+            await self._ctx.wait(self._publish.name, self._published)
+        self._published = self._ctx.ahead(self._publish(Versioned(self.version, self._update.weights())))
 
     def _spoil(self) -> None:
         self._ctx.count("dropped/non_finite_batches")

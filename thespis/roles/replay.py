@@ -11,6 +11,7 @@ from thespis.errors import ThespisError
 from thespis.experience.limiters import Limiter, Queue
 from thespis.program import Edge
 from thespis.runtime.context import Context
+from thespis.sealed import unseal
 from thespis.types import Array, flatten, unflatten
 
 
@@ -21,6 +22,7 @@ class Replay:
     """
 
     EDGES: ClassVar = {"insert": "experience", "sample": "experience"}
+    FORWARDS: ClassVar = True  # it never looks inside an item
 
     def __init__(self, ctx: Context, *, capacity: int, limiter: Limiter) -> None:
         self._ctx, self._capacity, self._limiter = ctx, capacity, limiter
@@ -66,7 +68,7 @@ class Replay:
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         arrays: dict[str, Array] = {}
-        return arrays, {"items": [flatten(item, arrays, str(i)) for i, item in enumerate(self._items)]}
+        return arrays, {"items": [flatten(unseal(item), arrays, str(i)) for i, item in enumerate(self._items)]}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
         self._items = deque(unflatten(plan, arrays) for plan in values["items"])

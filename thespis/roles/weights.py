@@ -17,6 +17,7 @@ class WeightStore:
     """
 
     EDGES: ClassVar = {"publish": "weights", "pull": "weights"}
+    FORWARDS: ClassVar = True  # it looks at versions only
 
     def __init__(self, ctx: Context, *, hold_back: int = 0) -> None:
         self._ctx = ctx

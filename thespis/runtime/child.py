@@ -13,65 +13,42 @@ import resource
 import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 from thespis.errors import ThespisError
 from thespis.program import RoleSpec
 from thespis.runs.checkpoints import save_role
+from thespis.runtime.clock import LocalContext
 from thespis.runtime.context import Context, Identity
 from thespis.runtime.control import Control
 from thespis.runtime.endpoint import Call, Endpoint, build
 from thespis.runtime.process import Status, die_with_parent
 from thespis.runtime.transport import Arena, Connection, PeerArena
+from thespis.sealed import seal, unseal
 
 _FLUSH_SECONDS = 0.05
 """How stale the supervisor's numbers may be: it decides when to stop from them."""
-_YIELD_SECONDS = 0.02
-"""How long a role may work before the process looks at its sockets: a stop is then never far away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """All a child needs to become its roles. `homes`: which process serves each role."""
+    """All a child needs to become its roles.
+
+    `homes`: which process serves each role. `forwarders`: services that do not look inside what they are given.
+    """
 
     path: list[str]
     roles: bytes
     identities: list[Identity]
     homes: dict[tuple[str, int], str]
+    forwarders: frozenset[tuple[str, int]]
     restore: Path | None
-
-
-class LocalContext(Context):
-    """Real time, and a status page on which a hanging environment can be seen from outside."""
-
-    def __init__(self, identity: Identity, status: Status) -> None:
-        super().__init__(identity)
-        self._status = status
-        self._yielded = self.now()
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def begin(self, kind: str) -> None:
-        if kind == "env_step":
-            self._status.begin()
-
-    async def spend(self, kind: str, items: int, started: float) -> float:
-        if kind == "env_step":
-            self._status.end()
-        now = time.monotonic()
-        if now - self._yielded > _YIELD_SECONDS:
-            self._yielded = now
-            await asyncio.sleep(0)
-        return now - started
-
-    def locate(self, env: int, episode: int, step: int) -> None:
-        self._status.locate(env, episode, step)
 
 
 class Host:
@@ -85,8 +62,9 @@ class Host:
         self._roles: dict[tuple[str, int], Any] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
         self._homes: dict[tuple[str, int], str] = {}
+        self._forwarders: frozenset[tuple[str, int]] = frozenset()
         self._peers: dict[str, Connection] = {}
-        self._callers: dict[Connection, set[tuple[str, int]]] = {}
+        self._callers: dict[Connection, set[tuple[str, int, int]]] = {}
         self._pending: dict[int, tuple[str, Call, asyncio.Future[tuple[Any, int]]]] = {}
         self._calls = 0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -96,8 +74,12 @@ class Host:
     async def run(self, start: Start) -> int:
         """Live until told to exit; return the exit code."""
         loop = asyncio.get_running_loop()
+        # Nothing may fail in silence: an error in a callback is the process's error.
+        loop.set_exception_handler(
+            lambda _, what: self._fail("runtime", what.get("exception") or RuntimeError(what["message"]))
+        )
         self._control.listen(loop, self._on_control)
-        self._homes = start.homes
+        self._homes, self._forwarders = start.homes, start.forwarders
         specs: list[RoleSpec] = pickle.loads(start.roles)
         for spec, identity in zip(specs, start.identities, strict=True):
             try:
@@ -107,7 +89,7 @@ class Host:
                 return 1
         for key, role in self._roles.items():
             if hasattr(role, "run"):
-                self._workers.append(self._watch(key, role.run()))
+                self._workers.append(loop.create_task(self._work(key, role)))
         self._spawn(self._flush_often())
         code: int = await self._over
         return code
@@ -121,16 +103,11 @@ class Host:
         self._roles[spec.key] = role
         self._endpoints[spec.key] = Endpoint(role)
 
-    def _watch(self, key: tuple[str, int], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        async def run() -> None:
-            try:
-                await work
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:
-                self._fail(f"{key[0]} {key[1]}", error)
-
-        return asyncio.get_running_loop().create_task(run())
+    async def _work(self, key: tuple[str, int], role: Any) -> None:
+        try:
+            await role.run()
+        except Exception as error:
+            self._fail(f"{key[0]} {key[1]}", error)
 
     def _fail(self, who: str, error: BaseException) -> None:
         """Say what went wrong, once, and leave: the supervisor decides what follows."""
@@ -150,35 +127,42 @@ class Host:
 
     async def _deliver(self, call: Call, edge: str) -> tuple[Any, int]:
         if call.service in self._endpoints:
-            return await self._endpoints[call.service].answer(call), 0
+            return await self._serve(call), 0
         future: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
         self._calls += 1
         number, home = self._calls, self._homes[call.service]
+        if call.service in self._forwarders:
+            call = replace(call, args=tuple(map(seal, call.args)))
         self._pending[number] = (home, call, future)
         try:
             sent = self._peers[home].send((number, call)) if home in self._peers else 0
             answer, received = await future
         finally:
             del self._pending[number]
-        return answer, sent + received
+        return unseal(answer), sent + received
 
     def _on_message(self, connection: Connection, message: Any, nbytes: int) -> None:
         number, content = message
         if isinstance(content, Call):
-            self._callers[connection].add(content.caller[:2])
+            self._callers[connection].add(content.caller)
             self._spawn(self._answer(connection, number, content))
         elif number in self._pending and not self._pending[number][2].done():
             self._pending[number][2].set_result((content[0], nbytes))
 
     async def _answer(self, connection: Connection, number: int, call: Call) -> None:
         try:
-            result = await self._endpoints[call.service].answer(call)
+            result = await self._serve(call)
         except asyncio.CancelledError:
             return  # the caller is gone
+        connection.send((number, (result,)))
+
+    async def _serve(self, call: Call) -> Any:
+        """The answer of a role of this process; its error is its own, not its caller's."""
+        try:
+            return await self._endpoints[call.service].answer(call)
         except Exception as error:
             self._fail(f"{call.service[0]} {call.service[1]}", error)
-            return
-        connection.send((number, (result,)))
+            raise asyncio.CancelledError from None
 
     async def _join(self, peer: str, descriptors: list[int]) -> None:
         """Take a line to another process, new or restarted, and repeat what it has not answered."""
@@ -194,9 +178,9 @@ class Host:
                 connection.send((number, call))
 
     def _on_lost(self, connection: Connection) -> None:
-        for role, index in self._callers.pop(connection, ()):
+        for caller in self._callers.pop(connection, ()):
             for endpoint in self._endpoints.values():
-                endpoint.lost(role, index)
+                endpoint.lost(caller)
         for name, peer in list(self._peers.items()):
             if peer is connection:
                 del self._peers[name]
@@ -279,7 +263,8 @@ def main(arguments: list[str]) -> int:
     control = Control(socket.socket(fileno=control_fd))
     (_, start), _ = control.receive_one()
     sys.path[:] = start.path
-    return asyncio.run(_live(control, arena, status, start))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_live(control, arena, status, start))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import zlib
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -97,7 +98,7 @@ class Identity:
 
 
 class Context:
-    """One role's view of its runtime. `now` and `spend` are what the runtimes do differently."""
+    """One role's view of its runtime. `now` and `work` are what the runtimes do differently."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -111,12 +112,12 @@ class Context:
         """Seconds on the runtime's clock: virtual in the simulation, monotonic elsewhere."""
         raise NotImplementedError
 
-    def begin(self, kind: str) -> None:
-        """Work of this kind starts: a real runtime notes it where a watchdog can see it."""
+    def work(self, kind: str, items: int = 1) -> AbstractAsyncContextManager[None]:
+        """`async with ctx.work("env_step", items=32):` around everything that takes time.
 
-    async def spend(self, kind: str, items: int, started: float) -> float:
-        """Work of this kind has ended; return how long it took on the runtime's clock."""
-        return self.now() - started
+        The simulation turns it into virtual time, the other runtimes measure it.
+        """
+        raise NotImplementedError
 
     def locate(self, env: int, episode: int, step: int) -> None:
         """Say which environment is about to step, so that a watchdog can name it if it never returns."""
@@ -132,13 +133,6 @@ class Context:
 
     def rng(self, stream: str) -> np.random.Generator:
         return np.random.Generator(np.random.PCG64(self.seed(stream)))
-
-    def work(self, kind: str, items: int = 1) -> Work:
-        """`async with ctx.work("env_step", items=32):` around everything that takes time.
-
-        The simulation turns it into virtual time, the other runtimes measure it.
-        """
-        return Work(self, kind, items)
 
     async def sleep(self, seconds: float) -> None:
         self.waiting = "a timer"
@@ -200,25 +194,6 @@ class Context:
         if traffic is None:
             traffic = self._report.edges[edge] = Traffic()
         return traffic
-
-
-class Work:
-    """A stretch of a role's own work, as an async context manager (see `Context.work`)."""
-
-    __slots__ = ("_ctx", "_items", "_kind", "_started")
-
-    def __init__(self, ctx: Context, kind: str, items: int) -> None:
-        self._ctx, self._kind, self._items, self._started = ctx, kind, items, 0.0
-
-    async def __aenter__(self) -> None:
-        self._ctx.begin(self._kind)
-        self._started = self._ctx.now()
-
-    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        ctx = self._ctx
-        if kind is not None:
-            return  # it failed or was stopped: no time is booked for what was not done
-        ctx.worked(self._kind, await ctx.spend(self._kind, self._items, self._started))
 
 
 class Waiting:

@@ -9,7 +9,7 @@ edges:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +67,28 @@ class CostModel:
         except (OSError, yaml.YAMLError) as error:
             raise ThespisError(f"cost model {path} cannot be read: {error}") from error
         try:
+            work, edges = data.pop("work", {}), data.pop("edges", {})
+            if data:
+                raise ValueError(f"unknown section {', '.join(data)}")
             return cls(
-                work=_WORK | {kind: WorkCost(**_numbers(values)) for kind, values in data.pop("work", {}).items()},
-                edges=_edges(data.pop("edges", {})) if not data else _unknown(data),
+                work=_WORK | {kind: WorkCost(**_numbers(values)) for kind, values in work.items()},
+                edges=_edges(edges),
             )
         except (TypeError, ValueError, AttributeError) as error:
             raise ThespisError(f"cost model {path}: {error}; see docs/simulation.md for its form") from error
 
 
-def _unknown(data: dict[str, Any]) -> Any:
-    raise ValueError(f"unknown section {', '.join(data)}")
+def message_bytes(message: Any) -> int:
+    """About how many bytes a message would take on a wire: its arrays, and a little for everything else."""
+    if isinstance(message, np.ndarray):
+        return message.nbytes + 32
+    if isinstance(message, dict):
+        return sum(map(message_bytes, message.values())) + 16 * len(message)
+    if isinstance(message, (list, tuple)):
+        return sum(map(message_bytes, message)) + 8
+    if is_dataclass(message):
+        return sum(message_bytes(getattr(message, part.name)) for part in fields(message))
+    return 16
 
 
 def _numbers(values: dict[str, Any]) -> dict[str, float]:

@@ -44,7 +44,8 @@ class Endpoint:
         role, index, incarnation = call.caller
         known = self._seen.get((role, index))
         if known is None or known[0] != incarnation:
-            self.lost(role, index)
+            if known is not None:
+                self.lost((role, index, known[0]))
             known = self._seen[role, index] = (incarnation, {})
         answers = known[1]
         for sequence in [number for number in answers if number < call.settled]:
@@ -54,11 +55,14 @@ class Endpoint:
             answers[call.sequence] = asyncio.ensure_future(method(*call.args))
         return await asyncio.shield(answers[call.sequence])
 
-    def lost(self, role: str, index: int) -> None:
-        """A caller is gone: nothing more is done on its behalf, so a batch is not taken for nobody."""
-        _, answers = self._seen.pop((role, index), (0, {}))
-        for task in answers.values():
-            task.cancel()
+    def lost(self, caller: tuple[str, int, int]) -> None:
+        """This life of a caller is gone: nothing more is done on its behalf, so a batch is not taken for nobody."""
+        role, index, incarnation = caller
+        known = self._seen.get((role, index))
+        if known is not None and known[0] == incarnation:
+            del self._seen[role, index]
+            for task in known[1].values():
+                task.cancel()
 
 
 class Caller:

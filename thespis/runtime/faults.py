@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from thespis.errors import ThespisError
 from thespis.program import Program
 
-_KILL = re.compile(r"kill (?P<role>[\w-]+) (?P<index>\d+) at (?P<at>[\d.]+)")
-_SLOW = re.compile(r"slow (?P<role>[\w-]+) (?P<index>\d+) by (?P<by>[\d.]+)")
-_DELAY = re.compile(r"delay (?P<edge>[\w.-]+) by (?P<by>[\d.]+) at (?P<at>[\d.]+)")
-_LOSE = re.compile(r"lose (?P<edge>[\w.-]+) at (?P<at>[\d.]+)")
+_NUMBER = r"\d+(?:\.\d*)?|\.\d+"
+_KILL = re.compile(rf"kill (?P<role>[\w-]+) (?P<index>\d+) at (?P<at>{_NUMBER})")
+_SLOW = re.compile(rf"slow (?P<role>[\w-]+) (?P<index>\d+) by (?P<by>{_NUMBER})")
+_DELAY = re.compile(rf"delay (?P<edge>[\w.-]+) by (?P<by>{_NUMBER}) at (?P<at>{_NUMBER})")
+_LOSE = re.compile(rf"lose (?P<edge>[\w.-]+) at (?P<at>{_NUMBER})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,15 +38,21 @@ class Supervisor:
     def __init__(self, program: Program, session: Session) -> None:
         self._program, self._session = program, session
         self._homes = {spec.key: spec.process for spec in program.roles}
+        self._keepers = [
+            home
+            for home, specs in program.processes.items()
+            if any(spec.kind is None or hasattr(spec.kind, "state") for spec in specs)
+        ]
         self._children: dict[str, Child] = {}
         self._restarts: dict[str, int] = dict.fromkeys(program.processes, 0)
         self._numbers = itertools.count()
-        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._answers: dict[int, tuple[str, asyncio.Future[Any]]] = {}
+        self._saving: asyncio.Task[None] | None = None
+        self._judging: asyncio.Task[None] | None = None
         self._born = time.monotonic()
         self._first_step: float | None = None
         self._interrupts = 0
         self._stopping = False
-        self._dead: dict[str, asyncio.Event] = {}
         self._log = session.run.log.open("ab")
 
     def run(self, restore: Path | None) -> dict[str, Any]:
@@ -84,9 +90,9 @@ class Supervisor:
             stuck = child.status.stuck(session.cfg.env_timeout)
             if stuck is not None and child.failure is None:
                 child.failure = (f"{child.name.replace('-', ' ')}: EnvError: {stuck}", "", False)
-                child.process.kill()
-        if session.save_due(now):
-            asyncio.get_running_loop().create_task(self._save())
+                child.kill()
+        if (self._saving is None or self._saving.done()) and not self._absent() and session.save_due(now):
+            self._saving = asyncio.get_running_loop().create_task(self._save())
         stalled = session.stalled(now)
         if stalled is not None and session.stop_reason is None:
             for child in self._children.values():
@@ -98,11 +104,13 @@ class Supervisor:
         if self._interrupts > 1:
             self._leave_at_once()
         self._session.end("interrupted")
+        if self._judging is not None:
+            self._judging.cancel()
 
     def _leave_at_once(self) -> NoReturn:
         self._session.screen.close()
         for child in self._children.values():
-            child.process.kill()
+            child.kill()
         os._exit(130)
 
     # -- processes --------------------------------------------------------------------------------
@@ -117,6 +125,7 @@ class Supervisor:
             roles=cloudpickle.dumps(specs),
             identities=identities,
             homes=self._homes,
+            forwarders=frozenset(spec.key for spec in self._program.roles if getattr(spec.kind, "FORWARDS", False)),
             restore=restore,
         )
         child.control.send(("start", start))
@@ -163,13 +172,14 @@ class Supervisor:
             return
         kind, *rest = message
         if kind == "reports":
+            child.up = True
             for report in rest[0]:
                 self._on_report(report)
         elif kind == "error":
             child.failure = tuple(rest)
         elif kind == "answer":
             number, result, error = rest
-            future = self._answers.pop(number, None)
+            _, future = self._answers.get(number, (child.name, None))
             if future is not None and not future.done():
                 if error is None:
                     future.set_result(result)
@@ -187,10 +197,12 @@ class Supervisor:
         for message, _ in _remaining(child):
             self._on_message(child, message)
         loop.remove_reader(child.control.socket.fileno())
-        child.process.wait()
         child.release()
         if self._children.get(child.name) is child:
             del self._children[child.name]
+        for home, future in self._answers.values():
+            if home == child.name and not future.done():
+                future.set_exception(RuntimeError(f"{child.name} {child.ending}"))
         if not self._stopping and self._session.stop_reason is None:
             self._on_failure(child)
 
@@ -217,25 +229,30 @@ class Supervisor:
             return
         restore = None
         if any(hasattr(spec.kind, "restore") for spec in self._program.processes[home]):
-            restore = self._session.checkpoints.newest_valid().path
-            if restore is not None:
-                self._session.log(f"{home} resumes from {restore.name}")
-        self._start(home, restore)
+            found = self._session.checkpoints.newest_valid()
+            for skipped in found.skipped:
+                self._session.log(f"skipped {skipped}")
+            restore = found.path
+            self._session.log(f"{home} resumes from {restore.name}" if restore else f"{home} has no checkpoint yet")
+        try:
+            self._start(home, restore)
+        except OSError as error:
+            self._session.end("error", f"{home} cannot be started again: {error}")
 
     # -- asking -----------------------------------------------------------------------------------
 
     async def _ask(self, home: str, kind: str, *args: Any) -> Any:
-        number = next(self._numbers)
-        self._answers[number] = asyncio.get_running_loop().create_future()
+        number, future = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._answers[number] = home, future
         try:
             self._children[home].control.send((kind, number, *args))
-            return await self._answers[number]
+            return await future
         finally:
-            self._answers.pop(number, None)
+            del self._answers[number]
 
-    async def _ask_all(self, kind: str, *args: Any, seconds: float) -> list[Any]:
-        """Ask every living process; those that do not answer in time count as failed."""
-        tasks = [asyncio.create_task(self._ask(home, kind, *args)) for home in self._children]
+    async def _ask_all(self, homes: list[str], kind: str, *args: Any, seconds: float) -> list[Any]:
+        """Ask several processes; those that do not answer in time count as failed."""
+        tasks = [asyncio.create_task(self._ask(home, kind, *args)) for home in homes]
         if not tasks:
             return []
         done, late = await asyncio.wait(tasks, timeout=seconds)
@@ -244,16 +261,30 @@ class Supervisor:
         failed = [TimeoutError(f"{kind}: no answer within {seconds:g} s")] * len(late)
         return [*failed, *(task.exception() or task.result() for task in done)]
 
+    def _up(self) -> list[str]:
+        return [home for home, child in self._children.items() if child.up]
+
+    def _absent(self) -> list[str]:
+        """Processes with something to keep that cannot be asked for it now. A checkpoint without them would be none."""
+        up = self._up()
+        return [home for home in self._keepers if home not in up]
+
     async def _save(self) -> None:
         """Every role with a state writes it into one staging directory, which then becomes a checkpoint."""
         session = self._session
         staging: Path | None = None
         try:
+            if self._absent():
+                raise RuntimeError(f"{', '.join(self._absent())} is not running")
             staging = session.checkpoints.stage()
-            for answer in await self._ask_all("save", str(staging), seconds=_SAVE_SECONDS):
+            for answer in await self._ask_all(self._keepers, "save", str(staging), seconds=_SAVE_SECONDS):
                 if isinstance(answer, BaseException):
                     raise answer
             session.commit(staging, self._now())
+        except asyncio.CancelledError:
+            if staging is not None:
+                session.checkpoints.discard(staging)
+            raise
         except Exception as error:
             session.save_failed(staging, error)
 
@@ -261,12 +292,16 @@ class Supervisor:
         """Stop the workers, keep what they learned, judge it, let everybody close."""
         session = self._session
         crashed = session.stop_reason in ("error", "stalled")
-        await self._ask_all("halt", seconds=_HALT_SECONDS)
+        await self._ask_all(self._up(), "halt", seconds=_HALT_SECONDS)
+        if self._saving is not None:
+            self._saving.cancel()
+            await asyncio.gather(self._saving, return_exceptions=True)
         if session.monitor.updates:
             await self._save()
         if not crashed and session.stop_reason != "interrupted":
-            await self._evaluate()
-        await self._ask_all("exit", seconds=_EXIT_SECONDS)
+            self._judging = asyncio.create_task(self._evaluate())
+            await asyncio.gather(self._judging, return_exceptions=True)
+        await self._ask_all(self._up(), "exit", seconds=_EXIT_SECONDS)
 
     async def _evaluate(self) -> None:
         for spec in self._program.roles:
@@ -278,9 +313,8 @@ class Supervisor:
 
     def _kill(self) -> None:
         for child in self._children.values():
-            child.process.kill()
+            child.kill()
         for child in self._children.values():
-            child.process.wait()
             child.release()
         self._children.clear()
 

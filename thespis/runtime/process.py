@@ -15,13 +15,14 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
 from thespis.runtime.control import Control
 
 _PR_SET_PDEATHSIG = 1
-_STATUS = struct.Struct("<diiqq")  # since when, working (1) or not (0), env, episode, step
+_STATUS = struct.Struct("<diiqq")  # since when, working (1) or not (0), env + 1 (0: not known), episode, step
 ARENA_BYTES = 4 << 30
 
 
@@ -46,14 +47,14 @@ class Status:
         struct.pack_into("<i", self._page, 8, 0)
 
     def locate(self, env: int, episode: int, step: int) -> None:
-        struct.pack_into("<iqq", self._page, 12, env, episode, step)
+        struct.pack_into("<iqq", self._page, 12, env + 1, episode, step)
 
     def stuck(self, limit: float) -> str | None:
         """Where the process is, if it has been stepping one environment for longer than `limit` seconds."""
         since, working, env, episode, step = self._read()
         if not working or time.monotonic() - since < limit:
             return None
-        place = f"env {env}, episode {episode}, step {step}" if step else "one of its environments"
+        place = f"env {env - 1}, episode {episode}, step {step}" if env else "one of its environments"
         return f"{place}: did not return within {limit:g} s"
 
     def _read(self) -> tuple[float, int, int, int, int]:
@@ -70,6 +71,8 @@ class Child:
     pidfd: int
     arena: int
     status: Status
+    up: bool = False
+    """It has built its roles and reported: from now on it can be asked."""
     failure: tuple[str, str, bool] | None = None
     """What went wrong: who and what in a line, the traceback, and whether the user can mend it."""
 
@@ -81,7 +84,15 @@ class Child:
             return f"was killed by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
 
+    def kill(self) -> None:
+        """End it and whatever it started itself: it leads a session of its own."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def release(self) -> None:
+        """Bury a child that has ended, or been killed, and give back what it held."""
+        self.kill()
+        self.process.wait()
         self.control.close()
         os.close(self.pidfd)
         os.close(self.arena)

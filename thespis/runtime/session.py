@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Session:
         self.clock = 0.0
         """Where the runtime's clock starts."""
         self._writer = MetricsWriter(run, warn=self.log)
-        self._log = run.log.open("a", buffering=1)
+        self._log = run.log.open("ab", buffering=0)
         self._born = time.monotonic()
         self._next_row = cfg.report_every
         self._next_save = cfg.checkpoint_every
@@ -50,7 +51,8 @@ class Session:
     # -- while it runs ----------------------------------------------------------------------------
 
     def log(self, line: str, *, show: bool = True) -> None:
-        self._log.write(f"[{time.monotonic() - self._born:8.2f}] {line}\n")
+        with suppress(OSError):  # a full disk is no reason to end a run
+            self._log.write(f"[{time.monotonic() - self._born:8.2f}] {line}\n".encode())
         if show:
             self.screen.say(line)
 
@@ -121,7 +123,8 @@ class Session:
     def save_failed(self, staging: Path | None, error: Exception) -> None:
         if staging is not None:
             self.checkpoints.discard(staging)
-        self.log(f"checkpoint not saved ({error}); the previous one is intact and training goes on")
+        onwards = " and training goes on" if self.stop_reason is None else ""
+        self.log(f"checkpoint not saved ({error}); the previous one is intact{onwards}")
 
     def save(self, write: Callable[[Path], None], now: float) -> Path | None:
         """A checkpoint of what `write` puts into a directory. A failed one is said, and training goes on."""
@@ -133,6 +136,10 @@ class Session:
         except OSError as error:
             self.save_failed(staging, error)
             return None
+        except BaseException:
+            if staging is not None:
+                self.checkpoints.discard(staging)
+            raise
 
     def load(self, checkpoint: Path) -> None:
         """Go on from a checkpoint: counters, the window of episodes, the clock."""
@@ -159,6 +166,12 @@ class Session:
             self.generation = 1
             return None
         self.load(found.path)
+        if self.monitor.env_steps >= self.cfg.total_steps:
+            raise ThespisError(
+                f"{self.run.path} has taken its {self.monitor.env_steps:,} steps; give resume a higher --total-steps"
+            )
+        if self.monitor.reached:
+            raise ThespisError(f"{self.run.path} has reached its return; give resume a higher --stop-at-return")
         self.log(f"resuming {found.path.name}, the newest valid checkpoint, at {self.monitor.env_steps:,} steps")
         return found.path
 
@@ -174,10 +187,15 @@ class Session:
         summary = self.monitor.summary(
             self.identity, self.stop_reason or "error", now, startup_seconds, self._weights_sha256
         )
-        commit_file(self.run.summary, to_json(summary))
+        try:
+            commit_file(self.run.summary, to_json(summary))
+        except OSError as error:
+            self.log(f"summary.json not written ({error})")
+        return summary
+
+    def close(self) -> None:
         self._writer.close()
         self._log.close()
-        return summary
 
 
 def _weights_digest(staging: Path) -> str | None:

@@ -12,7 +12,8 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from thespis.errors import ThespisError
 from thespis.program import Program, RoleSpec, shared
 from thespis.runs.checkpoints import save_role
 from thespis.runtime.context import Context, Identity
-from thespis.runtime.costs import CostModel
+from thespis.runtime.costs import CostModel, message_bytes
 from thespis.runtime.endpoint import Call, Endpoint, build
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
@@ -46,10 +47,12 @@ class SimulatedContext(Context):
     def now(self) -> float:
         return self._loop.time()
 
-    async def spend(self, kind: str, items: int, started: float) -> float:
+    @asynccontextmanager
+    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
+        yield
         seconds = self._costs.work_seconds(kind, items) * self._slowdown
         await asyncio.sleep(seconds)
-        return seconds
+        self.worked(kind, seconds)
 
 
 @dataclasses.dataclass(slots=True)
@@ -61,7 +64,8 @@ class Life:
     role: Any
     endpoint: Endpoint
     task: asyncio.Task[None] | None = None
-    attempts: dict[asyncio.Task[Any], None] = dataclasses.field(default_factory=dict)
+    attempts: dict[asyncio.Task[Any], tuple[str, int, int]] = dataclasses.field(default_factory=dict)
+    """Calls on their way to it or being answered, and whose they are."""
 
 
 class Simulation:
@@ -78,6 +82,7 @@ class Simulation:
         self._next_flush = 0.0
         self._cut = False
         self._turning = False
+        self._judging: asyncio.Task[None] | None = None
         self._born = time.monotonic()
         self._first_step: float | None = None
 
@@ -107,7 +112,8 @@ class Simulation:
         try:
             self._session.topology({})
             for home in self._program.processes:
-                self._build(home, restore)
+                if self._session.stop_reason is None:
+                    self._build(home, restore)
             for fault in self._faults:
                 if fault.kind == "kill" and fault.at >= start:
                     loop.call_at(fault.at, self._kill, fault)
@@ -145,7 +151,7 @@ class Simulation:
             stalled = self._session.stalled(now)
             if stalled is not None:
                 self._session.end("stalled", stalled)
-            if self._session.save_due(now):
+            if not self._absent() and self._session.save_due(now):
                 self._cut = True
         if self._turning and (self._cut or self._session.stop_reason is not None):
             self._loop.stop()
@@ -159,6 +165,8 @@ class Simulation:
 
     def _interrupt(self) -> None:
         self._session.end("interrupted")
+        if self._judging is not None:
+            self._judging.cancel()
 
     # -- roles ------------------------------------------------------------------------------------
 
@@ -183,7 +191,7 @@ class Simulation:
             life = self._lives[spec.key] = Life(spec, ctx, role, Endpoint(role))
             self._back[spec.key].set()
             if hasattr(role, "run"):
-                life.task = self._loop.create_task(self._work(life, role.run()))
+                life.task = self._loop.create_task(self._work(life))
 
     def _fail_to_build(self, spec: RoleSpec, error: Exception) -> None:
         if isinstance(error, ThespisError):
@@ -191,9 +199,9 @@ class Simulation:
         else:
             self._session.end("error", f"{spec}: {type(error).__name__}: {error}\n\n{traceback.format_exc().rstrip()}")
 
-    async def _work(self, life: Life, run: Coroutine[Any, Any, None]) -> None:
+    async def _work(self, life: Life) -> None:
         try:
-            await run
+            await life.role.run()
         except Exception as error:
             self._fail(life.spec, f"{life.spec}: {type(error).__name__}: {error}", traceback.format_exc())
 
@@ -204,6 +212,8 @@ class Simulation:
 
     def _fail(self, spec: RoleSpec, what: str, trace: str) -> None:
         """A role is gone, and all that shared its process with it; bring them back or end the run."""
+        if spec.key not in self._lives:
+            return  # it went down with another role of its process
         specs, home = self._program.processes[spec.process], spec.process
         for other in specs:
             self._bury(other.key)
@@ -224,8 +234,12 @@ class Simulation:
         life = self._lives.pop(key)
         self._session.receive(life.ctx.take_report(), self._loop.time())
         self._back[key].clear()
+        me = (*key, life.ctx.identity.incarnation)
         for other in self._lives.values():
-            other.endpoint.lost(*key)
+            other.endpoint.lost(me)
+            for attempt, caller in other.attempts.items():
+                if caller == me:
+                    attempt.cancel()
         for attempt in life.attempts:
             attempt.cancel()
         if life.task is not None and life.task is not asyncio.current_task(self._loop):
@@ -238,9 +252,13 @@ class Simulation:
         patience = _RETRY_SECONDS if any(fault.kind == "lose" for fault in self._faults) else None
         while True:
             await self._back[call.service].wait()
+            me = self._lives.get(call.caller[:2])
+            if me is None or me.ctx.identity.incarnation != call.caller[2]:
+                # A call that a role made ahead outlives it; nobody waits for the answer.
+                raise asyncio.CancelledError
             attempts = self._lives[call.service].attempts
             attempt = self._loop.create_task(self._attempt(call, edge))
-            attempts[attempt] = None
+            attempts[attempt] = call.caller
             try:
                 await asyncio.wait({attempt}, timeout=patience)
             finally:
@@ -253,11 +271,20 @@ class Simulation:
     async def _attempt(self, call: Call, edge: str) -> tuple[Any, int]:
         there = message_bytes(call.args)
         await self._travel((call.caller[:2], edge), edge, there)
-        answer = await self._lives[call.service].endpoint.answer(call)
+        answer = await self._serve(call)
         await self._strike(edge)
         back = message_bytes(answer)
         await asyncio.sleep(self._costs.edge_seconds(edge, back, self._rng))
         return answer, there + back
+
+    async def _serve(self, call: Call) -> Any:
+        """The service's answer; its error is its own, not its caller's."""
+        life = self._lives[call.service]
+        try:
+            return await life.endpoint.answer(call)
+        except Exception as error:
+            self._fail(life.spec, f"{life.spec}: {type(error).__name__}: {error}", traceback.format_exc())
+            raise asyncio.CancelledError from None
 
     async def _travel(self, lane: tuple[Key, str], edge: str, nbytes: int) -> None:
         # Messages of one caller on one edge do not overtake each other, as on a socket.
@@ -278,12 +305,20 @@ class Simulation:
 
     # -- saving and ending ------------------------------------------------------------------------
 
+    def _absent(self) -> list[str]:
+        """Roles with something to keep that are down now. A checkpoint without them would be none."""
+        return [
+            str(spec) for spec in self._program.roles if hasattr(spec.kind, "state") and spec.key not in self._lives
+        ]
+
     def _save(self) -> Path | None:
         # The open interval of the metrics is not saved, so it ends here, in every run alike.
         self._flush()
         self._session.row(self._loop.time())
 
         def write(staging: Path) -> None:
+            if self._absent():
+                raise OSError(f"{', '.join(self._absent())} is not running")
             for (name, index), life in self._lives.items():
                 if hasattr(life.role, "state"):
                     save_role(staging, name, index, *life.role.state())
@@ -305,13 +340,20 @@ class Simulation:
         if session.stop_reason in ("total_steps", "return_reached"):
             for life in list(self._lives.values()):
                 if hasattr(life.role, "evaluate"):
-                    loop.run_until_complete(life.role.evaluate())
+                    self._judge(loop, life)
         self._flush()
+
+    def _judge(self, loop: VirtualLoop, life: Life) -> None:
+        self._judging = loop.create_task(life.role.evaluate())
+        try:
+            loop.run_until_complete(self._judging)
+        except (Exception, asyncio.CancelledError) as error:
+            self._session.log(f"final evaluation failed: {type(error).__name__}: {error}")
 
     def _close(self, loop: VirtualLoop) -> None:
         for life in self._lives.values():
             if hasattr(life.role, "close"):
-                loop.run_until_complete(life.role.close())
+                loop.run_until_complete(asyncio.gather(life.role.close(), return_exceptions=True))
         self._lives.clear()
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
@@ -341,16 +383,3 @@ class _Signals:
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         self._stop()
-
-
-def message_bytes(message: Any) -> int:
-    """About how many bytes a message would take on a wire: its arrays, and a little for everything else."""
-    if isinstance(message, np.ndarray):
-        return message.nbytes + 32
-    if isinstance(message, dict):
-        return sum(map(message_bytes, message.values())) + 16 * len(message)
-    if isinstance(message, (list, tuple)):
-        return sum(map(message_bytes, message)) + 8
-    if dataclasses.is_dataclass(message):
-        return sum(message_bytes(getattr(message, part.name)) for part in dataclasses.fields(message))
-    return 16

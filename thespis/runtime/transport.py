@@ -15,13 +15,14 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from thespis.sealed import aligned
+
 _HEADER = struct.Struct("<QIIq")  # pickle bytes, array count, releases count, arena block (-1: arrays are inline)
 _NUMBER = struct.Struct("<Q")
-_ALIGN = 64
 _INLINE = 16 * 1024
 """Below this many bytes of arrays a second copy is cheaper than the bookkeeping of shared memory."""
 
@@ -40,7 +41,7 @@ class Arena:
 
     def store(self, buffers: list[memoryview]) -> int:
         """Copy `buffers`, each aligned, into one block; return its offset, -1 if there is no room."""
-        length = sum(_aligned(buffer.nbytes) for buffer in buffers)
+        length = sum(aligned(buffer.nbytes) for buffer in buffers)
         start = self._fit(length)
         if start < 0:
             return -1
@@ -48,7 +49,7 @@ class Arena:
         position = start
         for buffer in buffers:
             self._view[position : position + buffer.nbytes] = np.frombuffer(buffer, dtype=np.uint8)
-            position += _aligned(buffer.nbytes)
+            position += aligned(buffer.nbytes)
         return start
 
     def free(self, start: int) -> None:
@@ -119,9 +120,8 @@ class Connection(asyncio.Protocol):
     # -- asyncio.Protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=1 << 30)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=1 << 30)
 
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer
@@ -161,13 +161,9 @@ class Connection(asyncio.Protocol):
                 at += size
             else:
                 buffers.append(self._peer.copy(position, size))
-                position += _aligned(size)
+                position += aligned(size)
         message = pickle.loads(body, buffers=buffers)
         if block >= 0:
             # Copied out: say so with the next frame that goes the other way anyway.
             self._releases.append(block)
         return message, len(frame) + sum(sizes) * (block >= 0)
-
-
-def _aligned(size: int) -> int:
-    return (size + _ALIGN - 1) // _ALIGN * _ALIGN

@@ -1,0 +1,161 @@
+"""How much of the machine does training use? The limit from the cost of its parts, the real run, and their ratio.
+
+Each agent step needs one environment step, one inference and one learning step. Measured one at a time, on one core and
+in the same run, their costs give the most steps per second that the machine's cores could do if nothing else
+took any time: cores / (env + inference + learn). The ratio is what the real run reaches of that.
+
+    python benchmarks/roofline.py                          CartPole-v1, default settings
+    python benchmarks/roofline.py --env ALE/Pong-v5        the Nature CNN
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from thespis import train
+from thespis.algorithms.actor_critic import VTraceUpdate
+from thespis.algorithms.optimizers import apply_gradients, build_optimizer, clip_gradients
+from thespis.architectures.parts import network
+from thespis.envs.make import describe, make
+from thespis.experience.writers import UnrollWriter, concatenate
+from thespis.launch import defaults
+from thespis.networks.acting import Stepper
+from thespis.roles.actor import first_inputs, next_inputs
+from thespis.types import Unroll, Version
+
+
+def seconds_per_call(work: Callable[[], Any], budget: float) -> float:
+    """The median over batches of calls that last about 20 ms each, so that a disturbance spoils few of them."""
+    work()
+    started = time.perf_counter()
+    work()
+    batch = max(1, int(0.02 / (time.perf_counter() - started)))
+    times = []
+    end = time.perf_counter() + budget
+    while time.perf_counter() < end or len(times) < 3:
+        started = time.perf_counter()
+        for _ in range(batch):
+            work()
+        times.append((time.perf_counter() - started) / batch)
+    return median(times)
+
+
+class Parts:
+    """The three pieces of work of a configuration, apart from everything that surrounds them in a real run."""
+
+    def __init__(self, cfg: Any) -> None:
+        self.cfg = cfg
+        spaces = describe(cfg.env)
+        self.envs = make(cfg.env, cfg.envs_per_actor)
+        net = network(cfg.network, spaces, seed=0)
+        self.stepper = Stepper(network(cfg.network, spaces, seed=0), np.random.default_rng(0))
+        self.update = VTraceUpdate(net, cfg)
+        self.optimizer = build_optimizer(cfg.optimizer, self.update.parameters)
+        self.inputs = first_inputs(self.envs.reset(0), self.envs)
+        self.state = self.stepper.initial_state(cfg.envs_per_actor)
+        self.batch = concatenate([self._unroll() for _ in range(cfg.batch_unrolls)])
+
+    def _unroll(self) -> Unroll:
+        writer = UnrollWriter(self.cfg.unroll_length, self.inputs, self.state)
+        while True:
+            acted = self.stepper.act(self.inputs, self.state)
+            step = self.envs.step(acted.actions)
+            self.inputs, self.state = next_inputs(step, acted.actions), acted.state
+            unroll = writer.write(acted, Version(0, 0), step, self.inputs)
+            if unroll is not None:
+                return unroll
+
+    def costs(self, budget: float) -> dict[str, float]:
+        """Seconds per agent step of each piece."""
+        raw = raw_vector(self.cfg.env, self.cfg.envs_per_actor)
+        actions = raw.action_space.sample()
+        raw.reset(seed=0)
+        number = self.cfg.envs_per_actor
+        costs = {
+            "environment": seconds_per_call(lambda: raw.step(actions), budget) / number,
+            "inference": seconds_per_call(lambda: self.stepper.act(self.inputs, self.state), budget) / number,
+            "learning": seconds_per_call(self._learn, budget) / self.batch.rewards.size,
+        }
+        raw.close()
+        return costs
+
+    def _learn(self) -> None:
+        gradients, _ = self.update.gradients(self.batch)
+        clip_gradients(gradients, self.cfg.optimizer.clip)
+        apply_gradients(self.optimizer, gradients, self.cfg.optimizer.learning_rate)
+
+
+def raw_vector(env: str, number: int) -> Any:
+    """The environment as Gymnasium gives it, without Thespis' checks: those count as overhead."""
+    if env.startswith("ALE/"):
+        from thespis.envs import atari
+
+        return atari.make(env, number, {})
+    return gymnasium.make_vec(env, number)
+
+
+def measure(cfg: Any, budget: float) -> dict[str, float]:
+    """Costs on one core with one thread."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    torch.set_num_threads(1)
+    try:
+        return Parts(cfg).costs(budget)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="CartPole-v1")
+    parser.add_argument("--seconds", type=float, default=20.0, help="about how long the real run should take")
+    parser.add_argument("--budget", type=float, default=3.0, help="seconds to measure each piece for, twice")
+    parser.add_argument(
+        "--settings", nargs="*", default=[], metavar="NAME=NUMBER", help="e.g. actors=1 envs_per_actor=64"
+    )
+    args = parser.parse_args()
+
+    changes = {name: int(value) for name, value in (setting.split("=") for setting in args.settings)}
+    cfg = defaults("impala", args.env, changes)
+    costs = measure(cfg, args.budget)
+    limit = len(os.sched_getaffinity(0)) / sum(costs.values())
+    with tempfile.TemporaryDirectory() as directory:
+        run = train(
+            "impala",
+            **changes,
+            env=args.env,
+            total_steps=int(limit * args.seconds),
+            run_dir=Path(directory) / "run",
+            quiet=True,
+        )
+        summary = run.summary
+    again = measure(cfg, args.budget)
+    # The machine may be shared: the cost that counts is the mean of before and after the run.
+    costs = {name: (costs[name] + again[name]) / 2 for name in costs}
+    limit = len(os.sched_getaffinity(0)) / sum(costs.values())
+    reached = summary["steps_per_second"]
+
+    print(f"{args.env}: {cfg.actors} actors x {cfg.envs_per_actor} environments, unrolls of {cfg.unroll_length}")
+    for name, cost in costs.items():
+        print(f"  {name:12} {cost * 1e6:9.2f} us per step")
+    print(f"  limit        {limit:9,.0f} steps/s on {len(os.sched_getaffinity(0))} cores")
+    print(f"  real run     {reached:9,.0f} steps/s   lag {summary['lag']['mean']:.1f}")
+    print(f"  ratio        {reached / limit:9.2f}")
+    result = {"env": args.env, "costs": costs, "limit": limit, "steps_per_second": reached, "ratio": reached / limit}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

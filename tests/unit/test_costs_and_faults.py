@@ -1,0 +1,109 @@
+"""What the simulation is told: how long things take, and what goes wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from thespis.errors import ThespisError
+from thespis.launch import architecture, defaults
+from thespis.program import Program
+from thespis.runtime.costs import CostModel, message_bytes
+from thespis.runtime.faults import Fault, parse_faults
+from thespis.types import Version, Versioned
+
+RNG = np.random.default_rng(0)
+
+
+def load(tmp_path: Path, text: str) -> CostModel:
+    path = tmp_path / "costs.yaml"
+    path.write_text(text)
+    return CostModel.load(path)
+
+
+def test_what_a_file_does_not_name_keeps_its_built_in_value(tmp_path: Path) -> None:
+    built_in = CostModel()
+    costs = load(tmp_path, "work:\n  env_step: {base: 1e-2, per_item: 1e-3}\nedges:\n  default: {latency: 2e-3}\n")
+    assert costs.work_seconds("env_step", 10) == pytest.approx(0.02)
+    assert costs.work_seconds("learn", 7) == built_in.work_seconds("learn", 7) > 0
+    assert costs.edge_seconds("any", 0, RNG) == 2e-3
+    assert costs.edge_seconds("any", 10**9, RNG) == pytest.approx(1.002)
+    assert costs.work_seconds("unheard of", 5) == 0.0
+
+
+def test_an_edge_of_its_own_and_a_range(tmp_path: Path) -> None:
+    text = "edges:\n  default: {bandwidth: 1e6}\n  actor.queue.insert: {latency: [1e-3, 5e-3]}\n"
+    costs = load(tmp_path, text)
+    drawn = [costs.edge_seconds("actor.queue.insert", 0, RNG) for _ in range(100)]
+    assert 1e-3 <= min(drawn) < 2e-3 and 4e-3 < max(drawn) <= 5e-3
+    assert costs.edge_seconds("actor.queue.insert", 10**6, RNG) > 1.0, "the default's bandwidth holds here too"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "works: {}\n",
+        "work: {env_step: {bas: 1}}\n",
+        "work: {env_step: {per_item: 1}}\n",
+        "work: {env_step: 3}\n",
+        "edges: {default: {latenzy: 1}}\n",
+        "edges: {default: {latency: [1, 2, 3]}}\n",
+        "edges: {default: {latency: soon}}\n",
+        "work: [",
+        "- 1\n",
+    ],
+)
+def test_mistakes_in_a_cost_model(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ThespisError, match="cost model"):
+        load(tmp_path, text)
+
+
+def test_a_cost_model_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ThespisError, match="cannot be read"):
+        CostModel.load(tmp_path / "none")
+
+
+def test_messages_weigh_what_their_arrays_do() -> None:
+    weights = Versioned(Version(0, 1), {"w": np.zeros(1000, np.float32)})
+    assert 4000 < message_bytes(weights) < 4200
+    assert message_bytes([np.zeros(10), np.zeros(10)]) > 160
+    assert message_bytes(None) == 16
+
+
+@pytest.fixture
+def program() -> Program:
+    made: Program = architecture("impala").program(defaults("impala", None, {}))
+    return made
+
+
+def test_faults_are_read(program: Program) -> None:
+    texts = (
+        "kill actor 1 at 2.5",
+        " slow actor 0 by 10 ",
+        "delay learner.queue.sample by 0.5 at 2",
+        "lose actor.queue.insert at 3",
+    )
+    assert parse_faults(texts, program) == [
+        Fault("kill", role="actor", index=1, at=2.5),
+        Fault("slow", role="actor", index=0, by=10.0),
+        Fault("delay", edge="learner.queue.sample", by=0.5, at=2.0),
+        Fault("lose", edge="actor.queue.insert", at=3.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kill actor 7 at 1", "there is no actor 7 in impala"),
+        ("kill actor 0", "is not understood; write 'kill actor 3 at 2.5'"),
+        ("lose queue.actor.insert at 1", "there are actor.queue.insert, actor.weights.pull"),
+        ("kill actor 0 at 1.2.3", "is not understood"),
+        ("", "is not understood"),
+    ],
+)
+def test_mistakes_in_faults(text: str, words: str, program: Program) -> None:
+    with pytest.raises(ThespisError) as error:
+        parse_faults((text,), program)
+    assert words in str(error.value)

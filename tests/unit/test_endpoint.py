@@ -1,0 +1,180 @@
+"""Endpoints: however often a call is delivered, it takes effect once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, ClassVar
+
+import pytest
+
+from thespis.runtime.context import Context, Identity
+from thespis.runtime.endpoint import Call, Caller, Endpoint, Stub
+
+
+class Counter:
+    EDGES: ClassVar = {"add": "experience", "wait": "experience", "fail": "experience"}
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.gate = asyncio.Event()
+        self.stopped = 0
+
+    async def add(self, by: int) -> int:
+        self.total += by
+        return self.total
+
+    async def wait(self) -> str:
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.stopped += 1
+            raise
+        self.total += 1
+        return "opened"
+
+    async def fail(self) -> None:
+        self.total += 1
+        raise ValueError("no")
+
+    async def secret(self) -> None: ...
+
+
+class FakeContext(Context):
+    def now(self) -> float:
+        return 0.0
+
+
+def call(method: str, *args: Any, sequence: int = 0, settled: int = 0, life: int = 1, index: int = 0) -> Call:
+    return Call(("actor", index, life), sequence, settled, ("counter", 0), method, args)
+
+
+def play(scene: Any) -> None:
+    async def run() -> None:
+        counter = Counter()
+        await scene(counter, Endpoint(counter))
+
+    asyncio.run(run())
+
+
+def test_a_repeated_call_has_one_effect_and_the_same_answer() -> None:
+    async def scene(counter: Counter, endpoint: Endpoint) -> None:
+        assert [await endpoint.answer(call("add", 5)) for _ in range(3)] == [5, 5, 5]
+        assert await endpoint.answer(call("add", 2, sequence=1)) == 7
+        assert await endpoint.answer(call("add", 5)) == 5
+        assert counter.total == 7
+
+    play(scene)
+
+
+def test_a_call_repeated_while_it_is_answered_waits_for_the_same_answer() -> None:
+    async def scene(counter: Counter, endpoint: Endpoint) -> None:
+        asked = [asyncio.create_task(endpoint.answer(call("wait"))) for _ in range(3)]
+        await asyncio.sleep(0)
+        asked[0].cancel()  # the first delivery was given up; the work was not
+        await asyncio.sleep(0)
+        counter.gate.set()
+        assert await asyncio.gather(*asked[1:]) == ["opened", "opened"]
+        assert counter.total == 1
+
+    play(scene)
+
+
+def test_a_failure_is_repeated_too() -> None:
+    async def scene(counter: Counter, endpoint: Endpoint) -> None:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no"):
+                await endpoint.answer(call("fail"))
+        assert counter.total == 1
+
+    play(scene)
+
+
+def test_callers_are_told_apart() -> None:
+    async def scene(counter: Counter, endpoint: Endpoint) -> None:
+        assert await endpoint.answer(call("add", 1, index=0)) == 1
+        assert await endpoint.answer(call("add", 1, index=1)) == 2
+
+    play(scene)
+
+
+def test_a_new_life_starts_counting_anew_and_ends_what_the_old_one_asked() -> None:
+    async def scene(counter: Counter, endpoint: Endpoint) -> None:
+        old = asyncio.create_task(endpoint.answer(call("wait", sequence=7)))
+        await asyncio.sleep(0.01)
+        assert await endpoint.answer(call("add", 1, life=2)) == 1
+        with pytest.raises(asyncio.CancelledError):
+            await old
+        assert counter.stopped == 1
+
+    play(scene)
+
+
+def test_the_end_of_an_old_life_does_not_touch_the_new_one() -> None:
+    async def scene(counter: Counter, endpoint: Endpoint) -> None:
+        await endpoint.answer(call("add", 1, life=1))
+        new = asyncio.create_task(endpoint.answer(call("wait", life=2)))
+        await asyncio.sleep(0)
+        endpoint.lost(("actor", 0, 1))
+        await asyncio.sleep(0)
+        counter.gate.set()
+        assert await new == "opened"
+        endpoint.lost(("nobody", 0, 0))
+
+    play(scene)
+
+
+def test_nothing_more_is_done_for_a_caller_that_is_gone() -> None:
+    async def scene(counter: Counter, endpoint: Endpoint) -> None:
+        waiting: Awaitable[Any] = asyncio.create_task(endpoint.answer(call("wait")))
+        await asyncio.sleep(0.01)
+        endpoint.lost(("actor", 0, 1))
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        counter.gate.set()
+        await asyncio.sleep(0)
+        assert (counter.total, counter.stopped) == (0, 1)
+
+    play(scene)
+
+
+def test_settled_answers_are_forgotten() -> None:
+    async def scene(counter: Counter, endpoint: Endpoint) -> None:
+        for number in range(100):
+            await endpoint.answer(call("add", 1, sequence=number, settled=number))
+        (_, answers) = endpoint._seen["actor", 0]
+        assert list(answers) == [99]
+
+    play(scene)
+
+
+def test_only_edges_can_be_called() -> None:
+    async def scene(counter: Counter, endpoint: Endpoint) -> None:
+        with pytest.raises(AttributeError, match="counter has no edge 'secret'"):
+            await endpoint.answer(call("secret"))
+
+    play(scene)
+
+
+def test_a_caller_settles_up_to_its_oldest_open_call() -> None:
+    caller = Caller(FakeContext(Identity("actor", 3, run_seed=0, incarnation=9)))
+    first, second, third = (caller.open(("queue", 0), "insert", ()) for _ in range(3))
+    assert [made.sequence for made in (first, second, third)] == [0, 1, 2]
+    assert first.caller == ("actor", 3, 9)
+    caller.close(second)
+    assert caller.open(("queue", 0), "insert", ()).settled == 0
+    caller.close(first)
+    assert caller.open(("queue", 0), "insert", ()).settled == 2
+
+
+def test_a_stub_counts_what_it_carried() -> None:
+    ctx = FakeContext(Identity("actor", 0, run_seed=0))
+
+    async def deliver(call: Call, edge: str) -> tuple[Any, int]:
+        return (edge, call.method, call.args), 123
+
+    stub = Stub(Caller(ctx), ("queue", 0), "insert", deliver)
+    answers = [asyncio.run(stub(1, 2)) for _ in range(2)]
+    assert answers == [("actor.queue.insert", "insert", (1, 2))] * 2
+    traffic = ctx.take_report().edges["actor.queue.insert"]
+    assert (traffic.calls, traffic.bytes) == (2, 246)

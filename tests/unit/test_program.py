@@ -1,0 +1,156 @@
+"""Programs: what is refused before anything starts, with which words, and how the graph describes itself."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from thespis.errors import ThespisError
+from thespis.launch import defaults
+from thespis.program import Program, shared
+from thespis.roles import Replay, WeightStore
+
+
+class Service:
+    EDGES: ClassVar = {"ask": "inference"}
+
+    def __init__(self, ctx: Any, *, size: int = 1) -> None: ...
+
+    @classmethod
+    def large(cls, ctx: Any) -> Service:
+        return cls(ctx, size=100)
+
+
+class Worker:
+    def __init__(self, ctx: Any, ask: Any, extra: Any = None) -> None: ...
+
+
+def build_service(ctx: Any) -> Service:
+    return Service(ctx)
+
+
+def build_something(ctx: Any):  # type: ignore[no-untyped-def]
+    return Service(ctx)
+
+
+def refusal(program: Program) -> str:
+    with pytest.raises(ThespisError) as error:
+        program.check()
+    return str(error.value)
+
+
+def queue_program(capacity: int, batch: int, actors: int = 1) -> Program:
+    program = Program("test")
+    queue = program.add("queue", Replay.queue, capacity=capacity)
+    program.add("learner", Worker, queue.edge("sample", items=batch))
+    for _ in range(actors):
+        program.add("actor", Worker, queue.edge("insert"))
+    return program
+
+
+def test_a_sound_program_is_accepted() -> None:
+    queue_program(capacity=2, batch=2).check()
+
+
+def test_a_call_to_a_role_of_another_program() -> None:
+    elsewhere = Program("elsewhere").add("oracle", Service)
+    program = Program("test")
+    program.add("worker", Worker, elsewhere.edge("ask"))
+    assert refusal(program) == "test: worker 0 calls 'oracle' 0, but no such role was added"
+
+
+def test_a_method_that_is_not_an_edge() -> None:
+    program = Program("test")
+    program.add("worker", Worker, program.add("oracle", Service).edge("answer"))
+    assert refusal(program) == "test: worker 0 calls oracle.answer, but oracle only has ask"
+
+
+@pytest.mark.parametrize("builder", [build_something, Worker])
+def test_a_role_that_serves_no_edges(builder: Any) -> None:
+    program = Program("test")
+    program.add("worker", Worker, program.add("oracle", builder).edge("ask"))
+    assert refusal(program).startswith("test: worker 0 calls oracle 0, which serves no edges; give its class an EDGES")
+
+
+@pytest.mark.parametrize("kind", ["lock", "file", "builder"])
+def test_parts_that_cannot_travel(kind: str, tmp_path: Path) -> None:
+    lock = threading.Lock()
+    with (tmp_path / "file").open("w") as file:
+        program = Program("test")
+        ask = program.add("oracle", Service).edge("ask")
+        if kind == "builder":
+            program.add("worker", lambda ctx, ask: Worker(ctx, ask, lock), ask)
+        else:
+            program.add("worker", Worker, ask, extra=lock if kind == "lock" else file)
+        told = refusal(program)
+    assert told.startswith("worker 0: ") and told.endswith("; pass what builds it instead")
+    assert "cannot be sent to another process" in told
+
+
+def test_a_lambda_that_can_travel_is_no_problem() -> None:
+    size = 3
+    program = Program("test")
+    program.add("oracle", lambda ctx: Service(ctx, size=size))
+    program.check()
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (
+            queue_program(2, 3),
+            "queue: a batch of 3 never fits a queue of capacity 2, so the learner",
+        ),
+        (queue_program(0, 1), "queue: capacity 0 holds nothing; raise it to at least 1"),
+        (queue_program(2, 1, actors=0), "queue: nobody inserts, so sampling would wait for ever"),
+    ],
+)
+def test_waiting_for_ever_is_refused(program: Program, words: str) -> None:
+    assert refusal(program).startswith(words)
+
+
+def test_the_kind_of_a_role_is_found_however_it_is_built() -> None:
+    program = Program("test")
+    for builder in (Service, Service.large, build_service):
+        program.add("oracle", builder)
+    program.add("oracle", build_something)
+    assert [spec.kind for spec in program.roles] == [Service, Service, Service, None]
+
+
+def test_adding_the_same_name_counts_up() -> None:
+    program = queue_program(2, 1, actors=3)
+    assert [str(spec) for spec in program.roles] == ["queue 0", "learner 0", "actor 0", "actor 1", "actor 2"]
+    assert list(program.processes) == ["queue-0", "learner-0", "actor-0", "actor-1", "actor-2"]
+    assert program.find("actor", 3) is None
+
+
+def test_a_shared_process_has_the_patience_of_its_least_patient_role() -> None:
+    program = Program("test")
+    program.add("queue", Replay.queue, capacity=1, process="services", restarts=5)
+    program.add("weights", WeightStore, process="services", restarts=2)
+    assert shared(program.processes["services"]) == 2
+
+
+def test_arrows_and_description() -> None:
+    program = queue_program(2, 1, actors=2)
+    assert program.arrows() == [
+        ("learner", 1, "queue", "sample", "experience"),
+        ("actor", 2, "queue", "insert", "experience"),
+    ]
+    described = program.describe()
+    assert described["program"] == "test"
+    assert described["processes"]["actor-1"] == [{"role": "actor", "index": 1, "restarts": 0}]
+    assert described["edges"][1] == {
+        "caller": "actor", "callers": 2, "service": "queue", "method": "insert", "kind": "experience",
+    }  # fmt: skip
+
+
+def test_impossible_settings_of_an_architecture() -> None:
+    from thespis.architectures import impala
+
+    cfg = defaults("impala", None, {"batch_unrolls": 5, "queue_capacity": 4})
+    assert isinstance(cfg, impala.Config)
+    assert refusal(impala.program(cfg)).startswith("queue: a batch of 5 never fits a queue of capacity 4")
