@@ -74,7 +74,7 @@ def test_messages_weigh_what_their_arrays_do() -> None:
 
 @pytest.fixture
 def program() -> Program:
-    made: Program = architecture("impala").program(defaults("impala", None, {}))
+    made: Program = architecture("impala").program(defaults("impala", None, {"actors": 2}))
     return made
 
 

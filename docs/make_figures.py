@@ -1,0 +1,190 @@
+"""Makes the figures and tables of the documentation: `python docs/make_figures.py [cartpole|lag|scale|memory|pendulum|panel]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from thespis import train
+
+IMAGES = Path(__file__).parent / "images"
+COLOURS = ["#2a78b5", "#e07b39", "#3a9d5d", "#8d5fa8"]
+plt.rcParams.update({"figure.figsize": (7, 3.6), "axes.spines.top": False, "axes.spines.right": False, "font.size": 10})
+
+LAGGED: dict[str, Any] = {
+    "env": "CartPole-v1",
+    "on": "simulation",
+    "actors": 1,
+    "envs_per_actor": 8,
+    "unroll_length": 20,
+    "total_steps": 150_000,
+    "optimizer": {"learning_rate": 2e-3, "anneal": False},
+    "report_every": 0.02,
+}
+MEMORY: dict[str, Any] = {
+    "env": "thespis/Memory-v0",
+    "on": "simulation",
+    "actors": 1,
+    "envs_per_actor": 16,
+    "unroll_length": 20,
+    "total_steps": 300_000,
+    "reward": {"kind": "none"},
+    "optimizer": {"learning_rate": 3e-3, "anneal": False, "clip": 40.0},
+    "report_every": 0.05,
+}
+
+
+def run(**settings: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Train, and return the rows of metrics and the summary."""
+    with tempfile.TemporaryDirectory() as directory:
+        trained = train("impala", run_dir=Path(directory) / "run", quiet=True, **settings)
+        rows = [json.loads(line) for line in (trained.path / "metrics.jsonl").read_text().splitlines()]
+        return rows, trained.summary
+
+
+def curve(rows: list[dict[str, Any]], x: str = "step") -> tuple[Any, Any]:
+    points = [(row[x], row["rollout/ep_rew_mean"]) for row in rows if "rollout/ep_rew_mean" in row]
+    return tuple(np.array(points).T)
+
+
+def save(figure: Any, name: str) -> None:
+    IMAGES.mkdir(exist_ok=True)
+    figure.tight_layout()
+    figure.savefig(IMAGES / f"{name}.png", dpi=130)
+    print(f"wrote {IMAGES / name}.png")
+
+
+def cartpole() -> None:
+    """Default settings on the local runtime, ten seeds: return against steps and against seconds."""
+    figure, (left, right) = plt.subplots(1, 2, sharey=True)
+    for seed in range(10):
+        rows, summary = run(env="CartPole-v1", seed=seed, stop_at_return=475, report_every=0.1)
+        started = summary["startup_seconds"]
+        left.plot(*curve(rows), color=COLOURS[0], alpha=0.6, lw=1.2)
+        seconds, returns = curve(rows, "time")
+        right.plot(seconds - started, returns, color=COLOURS[0], alpha=0.6, lw=1.2)
+        print(
+            f"seed {seed}: {summary['exit_reason']} after {summary['env_steps']:,} steps, "
+            f"start-up {started:.1f} s, then {summary['seconds_to_threshold'] - started:.1f} s, "
+            f"{summary['steps_per_second']:,.0f} steps/s, lag {summary['lag']['mean']:.1f} (max {summary['lag']['max']:.0f})"
+        )
+    left.set(xlabel="environment steps", ylabel="return, mean of 100 episodes", ylim=(0, 510))
+    right.set(xlabel="seconds after start-up")
+    for axis in (left, right):
+        axis.axhline(475, color="grey", lw=0.8, ls="--")
+    save(figure, "cartpole")
+
+
+def lag() -> None:
+    """Weights held back by ten updates, with the correction and without."""
+    figure, axis = plt.subplots()
+    for correction, colour, label in ((True, COLOURS[0], "V-trace"), (False, COLOURS[1], "no correction")):
+        for seed in range(3):
+            rows, summary = run(**LAGGED, seed=seed, forced_lag=10, correction=correction)
+            axis.plot(*curve(rows), color=colour, lw=1.4, label=label if seed == 0 else None)
+            print(f"{label}, seed {seed}: {summary['return_mean_100']:.1f}, lag {summary['lag']['mean']:.1f}")
+    axis.set(xlabel="environment steps", ylabel="return, mean of 100 episodes", ylim=(0, 510))
+    axis.legend(frameon=False)
+    save(figure, "lag")
+
+
+def scale() -> None:
+    """More actors on a network of 1 to 5 ms: throughput, lag and learning, simulated."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        # The queue and the weights stand beside the learner, the actors across the network.
+        file.write("edges:\n  default: {latency: [0.001, 0.005]}\n")
+        file.write("  learner.queue.sample: {latency: 1e-4}\n  learner.weights.publish: {latency: 1e-4}\n")
+        file.flush()
+        figure, (left, right) = plt.subplots(1, 2, width_ratios=(2, 3))
+        results = []
+        for actors, colour in zip((4, 32, 256), COLOURS, strict=False):
+            rows, summary = run(
+                env="CartPole-v1",
+                on="simulation",
+                actors=actors,
+                envs_per_actor=4,
+                unroll_length=20,
+                batch_unrolls=8,
+                queue_capacity=8,
+                total_steps=500_000,
+                cost_model=Path(file.name),
+                report_every=0.05,
+                eval_every=0.0,
+                optimizer={"learning_rate": 2e-3, "anneal": False},
+            )
+            results.append((actors, summary["steps_per_second"], summary["lag"]["mean"]))
+            wait = {name: row for name, row in rows[len(rows) // 2].items() if name.endswith("wait_share")}
+            right.plot(*curve(rows), color=colour, label=f"{actors} actors, lag {summary['lag']['mean']:.0f}")
+            print(
+                f"{actors} actors: {summary['steps_per_second']:,.0f} virtual steps/s, lag {summary['lag']['mean']:.1f} "
+                f"(max {summary['lag']['max']:.0f}), learner waits {wait['role/learner/wait_share']:.0%}"
+            )
+    actors, speed, lags = zip(*results, strict=True)
+    left.plot(actors, np.array(speed) / 1e3, "o-", color=COLOURS[0])
+    left.set(xscale="log", xlabel="actors", ylabel="1000 steps per virtual second", xticks=actors, xticklabels=actors)
+    left.minorticks_off()
+    left.set_ylim(0)
+    twin = left.twinx()
+    twin.plot(actors, lags, "s--", color=COLOURS[1])
+    twin.set_ylabel("lag, updates", color=COLOURS[1])
+    twin.set_ylim(0)
+    right.set(xlabel="environment steps", ylabel="return", ylim=(0, 510))
+    right.legend(frameon=False)
+    save(figure, "scale")
+
+
+def memory() -> None:
+    """A cue at the first step decides the reward at the last: with an LSTM and without."""
+    figure, axis = plt.subplots()
+    for lstm, colour, label in ((32, COLOURS[0], "LSTM"), (0, COLOURS[1], "feed-forward")):
+        for seed in range(3):
+            rows, summary = run(**MEMORY, seed=seed, network={"lstm": lstm})
+            axis.plot(*curve(rows), color=colour, lw=1.2, label=label if seed == 0 else None)
+            print(f"{label}, seed {seed}: {summary['return_mean_100']:.2f}, eval {summary['eval_return_mean']:.2f}")
+    axis.set(xlabel="environment steps", ylabel="return, mean of 100 episodes")
+    axis.legend(frameon=False)
+    save(figure, "memory")
+
+
+def pendulum() -> None:
+    """Continuous actions, on the local runtime with the preset."""
+    figure, axis = plt.subplots()
+    for seed in range(3):
+        rows, summary = run(env="Pendulum-v1", seed=seed)
+        axis.plot(*curve(rows), color=COLOURS[0], alpha=0.7, lw=1.4)
+        print(
+            f"seed {seed}: {summary['return_mean_100']:.0f}, eval {summary['eval_return_mean']:.0f} after "
+            f"{summary['env_steps']:,} steps in {summary['wall_seconds']:.0f} s, {summary['steps_per_second']:,.0f} steps/s"
+        )
+    axis.set(xlabel="environment steps", ylabel="return, mean of 100 episodes")
+    save(figure, "pendulum")
+
+
+def panel() -> None:
+    """The live panel as it stands in the middle of a real run."""
+    from thespis.runs import screen
+    from thespis.runs.progress import render_svg
+
+    views: list[Any] = []
+    refresh = screen.Screen.refresh
+    screen.Screen.refresh = lambda self, view: (views.append(view), refresh(self, view))[1]  # type: ignore[method-assign,func-returns-value,assignment]
+    run(env="CartPole-v1", stop_at_return=475, report_every=0.25)
+    svg = render_svg(views[int(len(views) * 0.9)])
+    (IMAGES / "panel.svg").write_text(svg)
+    print(f"wrote {IMAGES / 'panel.svg'}")
+
+
+FIGURES = {function.__name__: function for function in (cartpole, lag, scale, memory, pendulum, panel)}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or FIGURES:
+        FIGURES[name]()

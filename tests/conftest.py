@@ -1,0 +1,181 @@
+"""Performing programs and command lines in tests, and the audit that nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thespis.config import Experiment
+from thespis.program import Program
+
+ROOT = Path(__file__).parent.parent
+MARK = "THESPIS_TEST_STAGE"
+
+
+def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """What `condition` returns once it is true; fails the test when that takes too long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        result = condition()
+        if result:
+            return result
+        time.sleep(0.02)
+    pytest.fail(f"waited {seconds:g} s in vain")
+
+
+class Stage:
+    """A place to run things in: its own temporary directory, and a mark by which its processes are known."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run = path / "run"
+        self.temporary = path / "tmp"
+        self.temporary.mkdir()
+        self.mark = f"{MARK}={uuid.uuid4().hex}"
+        self._started: list[subprocess.Popen[str]] = []
+
+    def environment(self) -> dict[str, str]:
+        name, _, value = self.mark.partition("=")
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "runtime")])
+        return {**os.environ, name: value, "TMPDIR": str(self.temporary), "PYTHONPATH": paths, "COLUMNS": "200"}
+
+    def thespis(self, *words: object, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """A whole command, with what it printed."""
+        process = self.start(*words)
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            pytest.fail(f"no end after {seconds:g} s:\n{''.join(process.communicate())}")
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def train(self, *flags: object, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+        return self.thespis("train", "impala", *self.small(), *flags, seconds=seconds)
+
+    def small(self) -> list[str]:
+        """The least that still is a run."""
+        return f"--run-dir {self.run} --actors 1 --envs-per-actor 2 --eval-episodes 0".split()
+
+    def start(self, *words: object) -> subprocess.Popen[str]:
+        """A command that runs on."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "thespis.cli.main", *map(str, words)],
+            cwd=self.path,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def processes(self) -> list[int]:
+        """Living processes that carry the mark, however deep below us they were started."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # it ended while we looked, or is not ours to look at
+        return found
+
+    def close(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """A stage that must be empty two seconds after the test: no process, descriptor, shared memory or file."""
+    stage = Stage(tmp_path)
+    name, _, value = stage.mark.partition("=")
+    monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TMPDIR", str(stage.temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(stage.temporary))
+    shared, descriptors = _shared(), _descriptors()
+    yield stage
+    stage.close()
+    deadline = time.monotonic() + 2.0
+    while stage.processes() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    left = stage.processes()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, "processes are left"
+    assert _shared() <= shared, "shared memory is left"
+    # torch makes its per-user cache directory there when it is first imported.
+    assert not [entry for entry in stage.temporary.iterdir() if not entry.name.startswith("torchinductor_")]
+    assert not [name for name in _descriptors() if name not in descriptors], "descriptors are left"
+    assert not list(tmp_path.rglob(".tmp-*")), "half-written files are left"
+
+
+def _shared() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def _descriptors() -> list[str]:
+    """What this process has open; files of the interpreter's own (captured output, caches) come and go."""
+    targets = []
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            targets.append(f"{entry} {os.readlink(f'/proc/self/fd/{entry}')}")
+        except OSError:
+            continue  # the descriptor of the listing itself
+    return [target for target in targets if "/proc/" not in target]
+
+
+@dataclass
+class Outcome:
+    """How a program ended that `perform` was given."""
+
+    summary: dict[str, Any]
+    error: str | None
+    log: str
+    path: Path
+
+
+@pytest.fixture
+def perform(stage: Stage) -> Callable[..., Outcome]:
+    """Performs a program of test roles: `perform(program, "local", total_steps=2)`. Steps are what its roles count."""
+
+    def run(program: Program, on: str, faults: tuple[str, ...] = (), **settings: Any) -> Outcome:
+        from thespis.runs.directory import RunDirectory
+        from thespis.runs.screen import Screen
+        from thespis.runtime.costs import CostModel
+        from thespis.runtime.faults import parse_faults
+        from thespis.runtime.local import Supervisor
+        from thespis.runtime.session import Session
+        from thespis.runtime.simulation import Simulation
+
+        program.check()
+        cfg = Experiment(on=on, **{"stall_timeout": 20.0, **settings})  # type: ignore[arg-type]
+        directory = RunDirectory.create("test", "none", 0, stage.run)
+        session = Session(cfg, program, directory, Screen(quiet=True))
+        try:
+            if on == "simulation":
+                summary = Simulation(program, session, CostModel(), parse_faults(faults, program)).run(None)
+            else:
+                summary = Supervisor(program, session).run(None)
+        finally:
+            session.close()
+        return Outcome(summary, session.error, directory.log.read_text(), directory.path)
+
+    return run

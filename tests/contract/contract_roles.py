@@ -1,0 +1,158 @@
+"""Small roles that keep a journal of what they sent and got, for performing protocols under every runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from thespis import roles
+from thespis.types import Version, Versioned
+
+_MORE = 4
+"""Items after the one that is marked last, so that it never waits for a batch to be full."""
+LARGE = 9000
+"""Values of an array that is too large to travel inside a message."""
+
+
+def crash(how: str, once: Path) -> None:
+    """End this life of a role, the first time anybody comes here. Only a process of its own may be killed."""
+    if not once.exists():
+        once.touch()
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("injected crash")
+
+
+def note(journal: Path, entry: Any) -> None:
+    with journal.open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def read(journal: Path) -> list[Any]:
+    return [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+
+
+class Producer:
+    """Inserts items tagged [producer, life, number, whether it is the last], and notes each one that was taken."""
+
+    def __init__(self, ctx: Any, insert: Any, acked: Path, items: int, crash_at: tuple[int, str] | None = None) -> None:
+        self._ctx, self._insert, self._acked, self._items = ctx, insert, acked, items
+        self._crash_at = crash_at
+
+    async def run(self) -> None:
+        me = self._ctx.identity
+        for number in range(self._items + _MORE):
+            last = number == self._items - 1
+            tag = np.array([me.index, me.incarnation, number, last])
+            sent = self._ctx.ahead(self._insert({"tag": tag, "data": np.full(LARGE * (number % 2), number)}))
+            if self._crash_at is not None and number == self._crash_at[0]:
+                await self._ctx.sleep(0.05)  # the item is under way: whether it was stored is not known
+                crash(self._crash_at[1], self._acked.with_suffix(".crashed"))
+            await sent
+            note(self._acked, tag.tolist())
+
+
+class Consumer:
+    """Samples and notes what it got. An environment step, for this test, is a producer's last item."""
+
+    def __init__(self, ctx: Any, sample: Any, journal: Path, batch: int, acked: Path, delay: float = 0.0) -> None:
+        self._ctx, self._sample, self._journal, self._batch = ctx, sample, journal, batch
+        self._acked, self._delay = acked, delay
+
+    async def run(self) -> None:
+        if self._delay:
+            await self._ctx.sleep(self._delay)
+            note(self._journal.with_suffix(".before"), len(read(self._acked)))
+        while True:
+            for item in await self._sample(self._batch):
+                _, _, number, last = item["tag"]
+                assert item["data"].size == LARGE * (number % 2)
+                assert (item["data"] == number).all(), "the payload is not whole"
+                note(self._journal, item["tag"].tolist())
+                self._ctx.count("env_steps", int(last))
+            self._ctx.count("updates")
+
+
+class Forgetful(roles.Replay):
+    """A queue whose process ends at one of its inserts, before storing it."""
+
+    crash_at = (0, "")
+    once = Path()
+    inserts = -1
+
+    @classmethod
+    def fragile(cls, ctx: Any, *, capacity: int, crash_at: tuple[int, str], once: Path) -> Forgetful:
+        made = cls.queue(ctx, capacity=capacity)
+        assert isinstance(made, Forgetful)
+        made.crash_at, made.once = crash_at, once
+        return made
+
+    async def insert(self, item: Any) -> None:
+        self.inserts += 1
+        if self.inserts == self.crash_at[0]:
+            crash(self.crash_at[1], self.once)
+        await super().insert(item)
+
+
+class Publisher:
+    """Publishes versions 0, 1, 2, ... of its epoch, with weights that say which they are."""
+
+    def __init__(self, ctx: Any, publish: Any, updates: int, crash_at: tuple[int, str] | None, once: Path) -> None:
+        self._ctx, self._publish, self._updates, self._crash_at, self._once = ctx, publish, updates, crash_at, once
+
+    async def run(self) -> None:
+        epoch = self._ctx.identity.epoch
+        await self._ctx.sleep(0.2)  # whoever pulls first has to wait
+        for update in range(self._updates):
+            if self._crash_at is not None and update == self._crash_at[0]:
+                crash(self._crash_at[1], self._once)
+            weights = {"w": np.full(LARGE, float(update)), "epoch": np.array([epoch])}
+            await self._publish(Versioned(Version(epoch, update), weights))
+            self._ctx.count("updates")
+            await self._ctx.sleep(0.005)
+
+
+class Puller:
+    """Pulls what is newer and notes it. An environment step, for this test, is to have seen the goal."""
+
+    def __init__(self, ctx: Any, pull: Any, journal: Path, goal: Version) -> None:
+        self._ctx, self._pull, self._journal, self._goal = ctx, pull, journal, goal
+
+    async def run(self) -> None:
+        version: Version | None = None
+        while version is None or version < self._goal:
+            newer = await self._pull(version)
+            if newer is not None:
+                assert (newer.weights["w"] == newer.version.update).all(), "the payload is not whole"
+                assert newer.weights["epoch"].tolist() == [newer.version.epoch]
+                version = newer.version
+            note(self._journal, None if newer is None else list(newer.version))
+            await self._ctx.sleep(0.002)
+        self._ctx.count("env_steps")
+
+
+class Mute:
+    """A service that takes calls and never answers."""
+
+    EDGES = {"ask": "inference"}  # noqa: RUF012
+
+    def __init__(self, ctx: Any, *, error: str = "") -> None:
+        self._ctx, self._error = ctx, error
+
+    async def ask(self, _: Any) -> None:
+        if self._error:
+            raise ValueError(self._error)
+        await self._ctx.sleep(3600.0)
+
+
+class Asker:
+    def __init__(self, ctx: Any, ask: Any) -> None:
+        self._ask = ask
+
+    async def run(self) -> None:
+        await self._ask(np.zeros(LARGE))

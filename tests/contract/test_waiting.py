@@ -1,0 +1,50 @@
+"""What every runtime says of roles that wait for ever, and of services that fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract_roles import Asker, Consumer, Mute, Producer
+
+from thespis.program import Program
+from thespis.roles import Replay
+
+pytestmark = pytest.mark.timeout(60)
+RUNTIMES = ["simulation", "local"]
+
+
+@pytest.mark.parametrize("on", RUNTIMES)
+def test_a_service_that_never_answers(on: str, perform: Any) -> None:
+    program = Program("silence")
+    program.add("asker", Asker, program.add("oracle", Mute).edge("ask"))
+    outcome = perform(program, on, stall_timeout=1.0)
+    assert outcome.summary["exit_reason"] == "stalled"
+    assert "asker 0 waits for asker.oracle.ask" in outcome.error
+    assert "asker 0 waits for asker.oracle.ask" in outcome.log
+    if on == "local":
+        assert "Current thread" in outcome.log, "the stacks of all processes belong in the log"
+
+
+def test_the_simulation_finds_a_deadlock(perform: Any, tmp_path: Path) -> None:
+    program = Program("starved")
+    queue = program.add("queue", Replay.queue, capacity=4)
+    program.add("producer", Producer, queue.edge("insert"), tmp_path / "acked", 3)
+    sample = queue.edge("sample", items=4)
+    program.add("consumer", Consumer, sample, tmp_path / "taken", 4, tmp_path / "acked")
+    outcome = perform(program, "simulation")
+    assert outcome.summary["exit_reason"] == "deadlock"
+    assert outcome.error == "nothing can run; consumer 0 waits for consumer.queue.sample"
+
+
+@pytest.mark.parametrize("process", [None, "together"])
+@pytest.mark.parametrize("on", RUNTIMES)
+def test_a_service_that_fails_is_named_itself(on: str, process: str | None, perform: Any) -> None:
+    program = Program("failing")
+    oracle = program.add("oracle", Mute, error="no such question", process=process)
+    program.add("asker", Asker, oracle.edge("ask"), process=process)
+    outcome = perform(program, on)
+    assert outcome.summary["exit_reason"] == "error"
+    assert outcome.error.startswith("oracle 0: ValueError: no such question")
+    assert outcome.error.count("Traceback") == 1

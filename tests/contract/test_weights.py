@@ -1,0 +1,51 @@
+"""The weights edge, under every runtime: pull if newer, and never anything older, whoever was restarted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract_roles import Publisher, Puller, read
+
+from thespis.program import Program
+from thespis.roles import WeightStore
+from thespis.types import Version
+
+UPDATES = 15
+pytestmark = pytest.mark.timeout(60)
+
+
+def build(path: Path, crash_at: tuple[int, str] | None, goal: Version) -> Program:
+    program = Program("weights")
+    store = program.add("weights", WeightStore)
+    once = path / "publisher.crashed"
+    program.add("learner", Publisher, store.edge("publish"), UPDATES, crash_at, once, restarts=1)
+    for index in range(2):
+        program.add("puller", Puller, store.edge("pull"), path / f"seen-{index}", goal)
+    return program
+
+
+@pytest.mark.parametrize("on", ["simulation", "local"])
+def test_only_newer_weights_come(on: str, perform: Any, tmp_path: Path) -> None:
+    outcome = perform(build(tmp_path, None, Version(0, UPDATES - 1)), on, total_steps=2)
+    assert outcome.summary["exit_reason"] == "total_steps", outcome.error
+    for index in range(2):
+        seen = read(tmp_path / f"seen-{index}")
+        versions = [tuple(version) for version in seen if version is not None]
+        assert seen[0] is not None, "the first pull waits until there is something"
+        assert versions == sorted(set(versions))
+        assert versions[-1] == (0, UPDATES - 1)
+        assert None in seen, "a pull between two versions has nothing to bring"
+
+
+@pytest.mark.parametrize(("on", "how"), [("simulation", "raise"), ("local", "raise"), ("local", "kill")])
+def test_a_restarted_publisher_is_newer_in_all_it_says(on: str, how: str, perform: Any, tmp_path: Path) -> None:
+    outcome = perform(build(tmp_path, (9, how), Version(1, UPDATES - 1)), on, total_steps=2, stall_timeout=10.0)
+    assert outcome.summary["exit_reason"] == "total_steps", outcome.error
+    assert outcome.summary["restarts"] == 1
+    for index in range(2):
+        versions = [tuple(version) for version in read(tmp_path / f"seen-{index}") if version is not None]
+        assert versions == sorted(set(versions)), "somebody was given an older version"
+        assert {epoch for epoch, _ in versions} == {0, 1}
+        assert max(update for epoch, update in versions if epoch == 0) <= 8

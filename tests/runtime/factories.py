@@ -1,0 +1,85 @@
+"""Environments for the tests of the runtimes, found by the processes of a run as `factories::name`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from thespis.envs.toys import Chain, Faulty
+
+_made = 0
+
+
+def faulty() -> gym.Env[Any, Any]:
+    """Fails as the environment variable FAULT says; only once if ONCE names a file."""
+    return Faulty(os.environ["FAULT"], once_file=os.environ.get("ONCE"))  # type: ignore[arg-type]
+
+
+class _Reset(Chain):
+    """Never returns from its second reset, once."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        once = Path(os.environ["ONCE"])
+        if self._episode == 0 and not once.exists():
+            once.touch()
+            time.sleep(3600.0)
+        return super().reset(seed=seed, options=options)
+
+
+def hangs_in_reset() -> gym.Env[Any, Any]:
+    return _Reset()
+
+
+class _Slow(Chain):
+    """Answers quickly for a while, then takes half a minute for a step, as a simulator that was paused."""
+
+    _steps = 0
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._steps > 400:
+            Path(os.environ["ONCE"]).touch()
+            time.sleep(30.0)
+        return super().step(action)
+
+
+def slow() -> gym.Env[Any, Any]:
+    return _Slow()
+
+
+class _Parent(Chain):
+    """Has a process of its own, which it ends when it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._process = subprocess.Popen(["sleep", "3600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def parent() -> gym.Env[Any, Any]:
+    return _Parent()
+
+
+class _Broken(Chain):
+    def step(self, action: Any) -> Any:
+        raise RuntimeError("not today")
+
+
+def fails_for_sixteen() -> gym.Env[Any, Any]:
+    """Well when few are made, as for training; the evaluator makes sixteen."""
+    global _made
+    _made += 1
+    return _Broken() if _made > 12 else Chain()
+
+
+def endless() -> gym.Env[Any, Any]:
+    """Episodes that take a long time to end, for an evaluation that lasts."""
+    return Chain(length=10_000_000)

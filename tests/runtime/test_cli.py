@@ -1,0 +1,193 @@
+"""The command line: quick help, one line for every mistake with nothing left behind, and what each command prints."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thespis import Trained, train
+from thespis.cli.main import main
+
+pytestmark = pytest.mark.timeout(60)
+SMALL = ["--on", "simulation", "--actors", "1", "--envs-per-actor", "2", "--eval-episodes", "0", "--total-steps", "800"]
+
+
+@pytest.fixture(autouse=True)
+def _paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`main` puts the working directory on the path; that must not outlive the test."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A small finished run with several checkpoints."""
+    return train(
+        "impala", on="simulation", actors=1, envs_per_actor=2, eval_episodes=0, total_steps=2000,
+        checkpoint_every=0.05, keep=9, run_dir=tmp_path_factory.mktemp("cli") / "run", quiet=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "absent"),
+    [
+        (["--help"], ["torch", "numpy", "gymnasium", "tyro"]),
+        (["train", "--help"], ["torch", "numpy"]),
+        (["train", "impala", "--help"], ["torch", "gymnasium"]),
+        (["list"], ["torch", "gymnasium"]),
+        (["show", "impala"], ["torch"]),
+    ],
+)
+def test_help_does_not_wait_for_imports(words: list[str], absent: list[str]) -> None:
+    """Told by what was imported: seconds would depend on the machine."""
+    code = (
+        f"import sys\nfrom thespis.cli.main import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
+        f"print('LOADED', sorted({set(absent)!r} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "LOADED []"
+    assert len(ended.stdout.splitlines()) > 1
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "command": (["trian"], "there is no command 'trian'; there is train, resume, eval, list, show"),
+    "architecture": (["train", "impalla"], "unknown architecture 'impalla'; there is impala"),
+    "no architecture": (["train", "--env", "CartPole-v1"], "name the architecture first"),
+    "environment": (["train", "impala", "--env", "CartPoel-v1"], "unknown environment 'CartPoel-v1'"),
+    "module": (["train", "impala", "--env", "nowhere::make"], "'nowhere::make' cannot be loaded"),
+    "action space": (["train", "impala", "--env", "spaces::odd_actions"], "action"),
+    "batch": (["train", "impala", "--batch-unrolls", "9"], "a batch of 9 never fits a queue of capacity"),
+    "actors": (["train", "impala", "--actors", "0"], "--actors is 0; give at least 1"),
+    "number": (["train", "impala", "--actors", "two"], "--actors"),
+    "flag": (["train", "impala", "--actor", "2", "--nonsense"], "see thespis train impala --help"),
+    "choice": (["train", "impala", "--on", "mars"], "invalid choice 'mars'"),
+    "config": (["train", "impala", "--config", "none.yaml"], "config none.yaml cannot be read"),
+    "fault": (["train", "impala", "--on", "simulation", "--faults", "hit actor"], "is not understood"),
+    "fault elsewhere": (["train", "impala", "--faults", "kill actor 0 at 1"], "belong to the simulation"),
+    "no edge": (["train", "impala", "--on", "simulation", "--faults", "lose a.b.c at 1"], "there is no edge 'a.b.c'"),
+    "costs": (["train", "impala", "--on", "simulation", "--cost-model", "none"], "cost model none cannot be read"),
+    "torso": (["train", "impala", "--on", "simulation", "--network.torso", "nature"], "torso 'nature' reads images"),
+    "resume": (["resume", "nowhere"], "nowhere holds no run"),
+    "eval": (["eval", "nowhere"], "nowhere holds no run"),
+    "video": (["eval", "nowhere", "--video", "a.txt"], "give a name that ends in .gif or .mp4"),
+    "show": (["show"], "the following arguments are required: arch; see thespis show --help"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line(mistake: str, stage: Any, monkeypatch: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    words, told = MISTAKES[mistake]
+    here = stage.path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    sys.path.insert(0, str(Path(__file__).parent))
+    assert main(words) == 2
+    out, err = capfd.readouterr()
+    assert err.count("\n") == 1 and err.startswith("thespis: "), err
+    assert told in err
+    assert "Traceback" not in out
+    assert not list(here.iterdir()), "something was left behind"
+
+
+@pytest.mark.parametrize("where", ["file/run", "/proc/run", "full"])
+def test_a_run_directory_that_will_not_do(where: str, stage: Any, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(stage.path)
+    (stage.path / "file").write_text("in the way")
+    (stage.path / "full").mkdir()
+    (stage.path / "full" / "thesis.txt").write_text("precious")
+    before = sorted(stage.path.rglob("*"))
+    assert main(["train", "impala", *SMALL, "--run-dir", where]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "give another --run-dir" in err
+    assert sorted(stage.path.rglob("*")) == before
+
+
+def test_a_mistake_found_by_a_process_is_one_line_too(stage: Any) -> None:
+    stage.run.mkdir()
+    ended = stage.train("--network.torso", "nature")
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1 and "torso 'nature' reads images" in ended.stderr
+    assert not list(stage.run.iterdir()), "only what was there before stays"
+
+
+def test_the_saved_config_gives_the_same_run(run: Trained, stage: Any) -> None:
+    words = ["train", "impala", "--config", str(run.path / "config.yaml"), "--run-dir", str(stage.run)]
+    assert main(words) == 0
+    assert Trained(stage.run).summary == {
+        **run.summary,
+        "startup_seconds": Trained(stage.run).summary["startup_seconds"],
+    }
+
+
+def test_flags_override_the_config_file(run: Trained, stage: Any) -> None:
+    words = ["train", "impala", "--config", str(run.path / "config.yaml"), "--run-dir", str(stage.run)]
+    assert main([*words, "--seed", "7", "--total-steps", "500"]) == 0
+    assert Trained(stage.run).summary["seed"] == 7
+    assert Trained(stage.run).summary["env_steps"] < 2000
+
+
+def copied(run: Trained, stage: Any) -> Path:
+    shutil.copytree(run.path, stage.run)
+    return Path(stage.run)
+
+
+def test_resume_takes_the_newest_valid_checkpoint_and_says_so(run: Trained, stage: Any, capfd: Any) -> None:
+    path = copied(run, stage)
+    *_, before, last = sorted((path / "checkpoints").glob("update-*"))
+    file = last / "learner-0.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    assert main(["resume", str(path), "--total-steps", "3000"]) == 0
+    err = capfd.readouterr().err
+    assert f"skipped {last.name}: " in err and "does not match its SHA-256" in err
+    assert f"resuming {before.name}, the newest valid checkpoint" in err
+    assert Trained(path).summary["env_steps"] >= 3000
+
+
+def test_resume_of_a_run_that_has_ended(run: Trained, stage: Any, capfd: Any) -> None:
+    path = copied(run, stage)
+    before = (path / "summary.json").read_bytes()
+    assert main(["resume", str(path)]) == 2
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1 and "give resume a higher --total-steps" in err
+    assert (path / "summary.json").read_bytes() == before
+
+
+def test_resume_when_every_checkpoint_is_damaged(run: Trained, stage: Any, capfd: Any) -> None:
+    path = copied(run, stage)
+    for manifest in path.glob("checkpoints/update-*/manifest.json"):
+        manifest.unlink()
+    assert main(["resume", str(path), "--total-steps", "3000"]) == 2
+    assert "is damaged; start a new run" in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_eval_plays_episodes(run: Trained, stage: Any, capsys: Any) -> None:
+    video = stage.path / "episode.gif"
+    assert main(["eval", str(run.path), "--episodes", "2", "--seed", "5", "--video", str(video)]) == 0
+    first = capsys.readouterr().out.splitlines()
+    assert first[0].startswith("episode 1: return ") and first[1].startswith("episode 2: return ")
+    assert first[2].startswith("mean return ")
+    assert video.read_bytes().startswith(b"GIF8")
+    plain = ["eval", str(run.path), "--episodes", "3", "--seed", "5"]
+    assert main(plain) == main(plain) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == lines[4:], "the same seed plays the same episodes"
+    best = ["eval", str(run.path), "--episodes", "1", "--checkpoint", "best", "--sample"]
+    assert main(best) == 0
+
+
+def test_list_names_every_architecture(capsys: Any) -> None:
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.startswith("impala             IMPALA (Espeholt et al., 2018")
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m thespis.cli.main show impala | true"
+    ended = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
+    assert ended.stderr == ""

@@ -1,0 +1,76 @@
+"""Environments that raise, hang or answer nonsense: named exactly, and never seen by a learner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Stage
+from safetensors.numpy import load_file
+
+from thespis import train
+from thespis.trained import RunFailed
+
+pytestmark = pytest.mark.timeout(90)
+WORDS = {
+    "raise": "env 0, episode 0, step 3: step raised RuntimeError: injected fault at step 3",
+    "nan_reward": "env 0, episode 0, step 3: reward is nan",
+    "nan_obs": "env 0, episode 0, step 3: observation holds nan",
+    "shape": "env 0, episode 0, step 3: observation has shape (3,), the space says (2,)",
+}
+SMALL = {"actors": 1, "envs_per_actor": 2, "eval_episodes": 0, "env": "factories::faulty", "quiet": True}
+
+
+def assert_finite(run: Path) -> None:
+    for path in run.glob("checkpoints/update-*/*.safetensors"):
+        assert all(np.isfinite(array).all() for array in load_file(path).values()), f"{path} is spoiled"
+
+
+@pytest.mark.parametrize("fault", WORDS)
+def test_a_fault_that_comes_back_ends_the_run(fault: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", fault)
+    with pytest.raises(RunFailed) as failure:
+        train("impala", on="simulation", run_dir=stage.run, total_steps=5000, **SMALL)
+    assert str(failure.value).startswith(f"actor 0: EnvError: {WORDS[fault]}")
+    assert json.loads((stage.run / "summary.json").read_text())["restarts"] == 3
+    assert_finite(stage.run)
+
+
+@pytest.mark.parametrize("fault", WORDS)
+def test_a_fault_that_passes_is_survived(fault: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setenv("ONCE", str(stage.path / "once"))
+    run = train("impala", on="simulation", run_dir=stage.run, total_steps=1000, **SMALL)
+    assert run.summary["restarts"] == 1
+    assert f"actor 0: EnvError: {WORDS[fault]}; restarting" in (stage.run / "log.txt").read_text()
+    assert_finite(stage.run)
+
+
+def test_an_error_is_told_once_with_its_traceback(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On local: three restarts with back-off, then the end."""
+    monkeypatch.setenv("FAULT", "raise")
+    ended = stage.train("--env", "factories::faulty", "--total-steps", 10**6)
+    assert ended.returncode == 1
+    told = f"thespis: actor 0: EnvError: {WORDS['raise']} (after 3 restarts)"
+    assert ended.stderr.count(told) == 1
+    assert ended.stderr.count("in step\n    raise RuntimeError") == 1, "the traceback is shown once"
+    assert ended.stderr.count("; restarting in") == 3
+    assert str(stage.run) in ended.stderr
+    assert json.loads((stage.run / "summary.json").read_text())["exit_reason"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("env", "place"), [("faulty", "env 0, episode 0, step 3"), ("hangs_in_reset", "env 0, episode 1, step 0")]
+)
+def test_a_hanging_environment_is_named_and_replaced(
+    env: str, place: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULT", "hang")
+    monkeypatch.setenv("ONCE", str(stage.path / "once"))
+    ended: Any = stage.train("--env", f"factories::{env}", "--env-timeout", 0.5, "--total-steps", 600, seconds=80)
+    assert f"actor 0: EnvError: {place}: did not return within 0.5 s; restarting" in ended.stderr
+    assert ended.returncode == 0
+    assert_finite(stage.run)

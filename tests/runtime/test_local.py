@@ -1,0 +1,196 @@
+"""The local runtime when processes are killed and signals come: what goes on, what ends, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Stage, until
+from safetensors.numpy import load_file
+
+from thespis.runs.commit import verify
+
+pytestmark = pytest.mark.timeout(90)
+KEYS = [
+    "architecture", "env", "seed", "on", "exit_reason", "env_steps", "updates", "episodes", "wall_seconds",
+    "startup_seconds", "steps_per_second", "return_mean_100", "eval_return_mean", "eval_episodes",
+    "seconds_to_threshold", "lag", "samples_per_insert", "edges", "restarts", "dropped", "weights_sha256",
+]  # fmt: skip
+FOREVER = 10**9
+
+
+def begin(stage: Stage, *flags: object) -> subprocess.Popen[str]:
+    """A run of one actor that has learned something."""
+    process = stage.start("train", "impala", *stage.small(), "--report-every", 0.1, *flags)
+    until(lambda: process.poll() is not None or '"lag/mean"' in read(stage.run / "metrics.jsonl"))
+    assert process.poll() is None, process.communicate()
+    return process
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def pid_of(stage: Stage, home: str) -> int:
+    return int(json.loads((stage.run / "topology.json").read_text())["pids"][home])
+
+
+def summary(stage: Stage) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((stage.run / "summary.json").read_text())
+    assert list(found) == KEYS
+    return found
+
+
+def newest(stage: Stage) -> Path:
+    """The last checkpoint, whole."""
+    path = max((stage.run / "checkpoints").glob("update-*"), key=lambda path: path.stat().st_mtime)
+    verify(path)
+    weights = load_file(path / "learner-0.safetensors")
+    assert all(np.isfinite(array).all() for array in weights.values())
+    return path
+
+
+def test_a_killed_actor_is_replaced(stage: Stage) -> None:
+    """And with it what its environments had started."""
+    process = begin(stage, "--total-steps", 6_000, "--env", "factories::parent")
+    os.kill(pid_of(stage, "actor-0"), signal.SIGKILL)
+    _, err = process.communicate(timeout=40)
+    assert process.returncode == 0, err
+    assert "actor 0 was killed by SIGKILL; restarting in 0.5 s (1 of 3)" in err
+    ended = summary(stage)
+    assert (ended["exit_reason"], ended["restarts"]) == ("total_steps", 1)
+    assert ended["env_steps"] >= 6_000
+    newest(stage)
+
+
+def test_a_killed_learner_resumes_from_its_checkpoint(stage: Stage) -> None:
+    process = begin(stage, "--total-steps", FOREVER, "--checkpoint-every", 0.3, "--keep", 50)
+    until(lambda: list((stage.run / "checkpoints").glob("update-*")))
+    os.kill(pid_of(stage, "learner-0"), signal.SIGKILL)
+    line = until(lambda: [line for line in read(stage.run / "log.txt").splitlines() if "resumes from" in line])[0]
+    taken = json.loads((stage.run / "checkpoints" / line.split()[-1] / "learner-0.json").read_text())["updates"]
+    saved = len(list((stage.run / "checkpoints").glob("update-*")))
+    until(lambda: len(list((stage.run / "checkpoints").glob("update-*"))) > saved)
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert summary(stage)["restarts"] == 1
+    assert json.loads((newest(stage) / "learner-0.json").read_text())["updates"] > taken, "the learner started over"
+    for path in (stage.run / "checkpoints").glob("update-*"):
+        assert (path / "learner-0.safetensors").exists(), "a checkpoint without its learner"
+    assert json.loads((stage.run / "checkpoints" / "epoch-learner.json").read_text()) == {"epoch": 1}
+
+
+def test_a_killed_service_ends_the_run(stage: Stage) -> None:
+    process = begin(stage, "--total-steps", FOREVER)
+    os.kill(pid_of(stage, "services"), signal.SIGKILL)
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == 1
+    assert err.count("queue 0 and weights 0 was killed by SIGKILL") == 1
+    assert summary(stage)["exit_reason"] == "error"
+
+
+def test_a_killed_parent_leaves_nothing(stage: Stage) -> None:
+    process = begin(stage, "--total-steps", FOREVER)
+    assert len(stage.processes()) == 4
+    process.kill()
+    process.wait()
+    until(lambda: not stage.processes(), 2.0)
+
+
+def test_nobody_listens(stage: Stage) -> None:
+    begin(stage, "--total-steps", FOREVER)
+    listening = set()
+    for table in ("tcp", "tcp6"):
+        rows = [row.split() for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+        listening |= {row[9] for row in rows if row[3] == "0A"}
+    named = {row.split()[6] for row in Path("/proc/net/unix").read_text().splitlines()[1:] if len(row.split()) > 7}
+    held = set()
+    for pid in stage.processes():
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            target = os.readlink(entry)
+            assert not target.startswith("/dev/shm"), "shared memory with a name"
+            if target.startswith("socket:["):
+                held.add(target[8:-1])
+    assert held, "the processes have sockets"
+    assert not held & (listening | named), "a socket that others could find"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_leaves(number: int, stage: Stage) -> None:
+    process = begin(stage, "--total-steps", FOREVER, "--env", "factories::parent")
+    process.send_signal(number)
+    process.communicate(timeout=10)
+    assert process.returncode == 130
+    ended = summary(stage)
+    assert ended["exit_reason"] == "interrupted"
+    saved = json.loads((newest(stage) / "meta.json").read_text())
+    assert saved["update"] == ended["updates"], "the checkpoint is not of the end"
+
+
+def test_a_signal_during_a_step_that_takes_long(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCE", str(stage.path / "slow"))
+    process = begin(stage, "--total-steps", FOREVER, "--env", "factories::slow")
+    until((stage.path / "slow").exists)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert json.loads((newest(stage) / "meta.json").read_text())["update"] == summary(stage)["updates"]
+
+
+def test_a_second_interrupt_leaves_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCE", str(stage.path / "slow"))
+    process = begin(stage, "--total-steps", FOREVER, "--env", "factories::slow")
+    until((stage.path / "slow").exists)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None, "nothing was left to hurry"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(1.5) == 130
+    for leftover in stage.run.rglob(".tmp-*"):  # at once means without tidying up; `resume` sweeps this
+        leftover.unlink()
+
+
+def test_a_signal_cuts_the_final_evaluation_short(stage: Stage) -> None:
+    flags = ["--env", "factories::endless", "--eval-episodes", 2, "--eval-every", 0, "--total-steps", 500]
+    process = stage.start("train", "impala", *stage.small(), *flags)
+    until(lambda: process.poll() is not None or list((stage.run / "checkpoints").glob("update-*")))
+    time.sleep(1.0)
+    process.terminate()
+    process.communicate(timeout=8)
+    assert process.returncode == 0
+    assert summary(stage)["exit_reason"] == "total_steps"
+
+
+def test_a_full_disk_does_not_stop_training(stage: Stage) -> None:
+    stage.run.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", stage.run], capture_output=True)
+    if mount.returncode:
+        pytest.skip("cannot mount a small disk here")
+    try:
+        process = begin(stage, "--total-steps", FOREVER, "--checkpoint-every", 0.4)
+        first = until(lambda: list((stage.run / "checkpoints").glob("update-*")))[0]
+        with (stage.run / "ballast").open("wb") as ballast:
+            free = os.statvfs(stage.run).f_bavail * os.statvfs(stage.run).f_frsize
+            ballast.write(bytes(max(0, free - 40_000)))
+        until(lambda: "checkpoint not saved" in read(stage.run / "log.txt"))
+        steps = len(read(stage.run / "metrics.jsonl").splitlines())
+        until(lambda: len(read(stage.run / "metrics.jsonl").splitlines()) > steps + 5)
+        process.terminate()
+        _, err = process.communicate(timeout=15)
+        assert process.returncode == 130, err
+        assert "No space left on device" in err
+        assert "; the previous one is intact and training goes on" in err
+        assert summary(stage)["exit_reason"] == "interrupted"
+        assert newest(stage).name >= first.name
+        assert not list(stage.run.rglob(".tmp-*"))
+    finally:
+        stage.close()
+        subprocess.run(["umount", stage.run], check=True)

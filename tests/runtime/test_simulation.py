@@ -1,0 +1,155 @@
+"""The simulation: one seed, one result; a resumed run equals the uninterrupted one; faults do what they say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from thespis import Trained, train
+from thespis.errors import ThespisError
+from thespis.launch import defaults, launch
+from thespis.runs.checkpoints import read_meta
+
+pytestmark = pytest.mark.timeout(60)
+SMALL = {"on": "simulation", "actors": 2, "envs_per_actor": 4, "total_steps": 6000, "eval_episodes": 0}
+STATEFUL = {
+    "network": {"hidden": [16], "lstm": 8, "normalize_observations": True},
+    "reward": {"kind": "none", "normalize": True},
+    "optimizer": {"kind": "rmsprop", "anneal": True},
+    "eval_episodes": 4,
+    "eval_every": 0.06,
+}
+
+
+def simulate(path: Path, **settings: Any) -> Trained:
+    return train("impala", quiet=True, run_dir=path, **{**SMALL, **settings})
+
+
+def checkpoints(path: Path) -> list[Path]:
+    return sorted((path / "checkpoints").glob("update-*"))
+
+
+def told(run: Trained) -> dict[str, Any]:
+    """The summary without what real time is in."""
+    return {name: value for name, value in run.summary.items() if name != "startup_seconds"}
+
+
+def rows(path: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_same_seed_gives_the_same_bytes(stage: Any) -> None:
+    one, two, other = (simulate(stage.path / name, seed=seed) for name, seed in (("a", 3), ("b", 3), ("c", 4)))
+    assert one.summary["weights_sha256"]
+    assert told(one) == told(two)
+    assert (one.path / "metrics.jsonl").read_bytes() == (two.path / "metrics.jsonl").read_bytes()
+    assert one.summary["weights_sha256"] != other.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, STATEFUL, {"faults": ("kill actor 1 at 0.18",)}], ids=["plain", "all", "kill"]
+)
+def test_a_resumed_run_equals_the_uninterrupted_one(settings: dict[str, Any], stage: Any) -> None:
+    settings = {"checkpoint_every": 0.05, "keep": 100, "report_every": 0.02, **settings}
+    whole = simulate(stage.path / "whole", **settings)
+    saved = checkpoints(whole.path)
+    assert len(saved) >= 3
+    for cut in (0, len(saved) // 2):
+        again = stage.path / f"again-{cut}"
+        shutil.copytree(whole.path, again)
+        for later in checkpoints(again)[cut + 1 :]:
+            shutil.rmtree(later)
+        (again / "summary.json").unlink()
+        (again / "metrics.jsonl").unlink()
+        run = launch("impala", defaults("impala", None, {**SMALL, **settings}), resume=again, quiet=True)
+        assert told(run) == told(whole)
+        since = read_meta(saved[cut])["time"]
+        assert rows(again) == [row for row in rows(whole.path) if row["time"] > since]
+
+
+def test_a_killed_actor_is_replaced(stage: Any) -> None:
+    run = simulate(stage.run, faults=("kill actor 1 at 0.05",), total_steps=20_000)
+    assert run.summary["exit_reason"] == "total_steps"
+    assert run.summary["restarts"] == 1
+    assert "actor 1 was killed; restarting" in (run.path / "log.txt").read_text()
+
+
+def test_a_killed_learner_goes_on_from_its_checkpoint(stage: Any) -> None:
+    run = simulate(stage.run, faults=("kill learner 0 at 0.13",), checkpoint_every=0.06, keep=100, total_steps=12_000)
+    assert run.summary["exit_reason"] == "total_steps"
+    assert run.summary["restarts"] == 1
+    saved = checkpoints(run.path)
+    assert all((path / "learner-0.safetensors").exists() for path in saved), "a checkpoint without its learner"
+    before = [path for path in saved if read_meta(path)["time"] < 0.13]
+    after = [path for path in saved if read_meta(path)["time"] > 0.13]
+    assert before and after
+    at_kill = json.loads((before[-1] / "learner-0.json").read_text())["updates"]
+    last = json.loads((after[-1] / "learner-0.json").read_text())["updates"]
+    redone = run.summary["updates"] - last
+    assert last > at_kill, "the learner started over"
+    assert redone > 0, "the updates since the checkpoint were lost, so they are counted but not in the learner"
+    epochs = json.loads((run.path / "checkpoints" / "epoch-learner.json").read_text())["epoch"]
+    assert epochs >= len(saved), "every life of the learner has an epoch of its own"
+
+
+def test_a_killed_service_ends_the_run(stage: Any) -> None:
+    with pytest.raises(Exception, match="queue 0 was killed"):
+        simulate(stage.run, faults=("kill queue 0 at 0.05",))
+    assert json.loads((stage.run / "summary.json").read_text())["exit_reason"] == "error"
+
+
+@pytest.mark.parametrize("faults", [("lose actor.queue.insert at 0.05", "lose learner.queue.sample at 0.06"), ()])
+def test_no_unroll_is_lost_or_used_twice(faults: tuple[str, ...], stage: Any) -> None:
+    run = simulate(stage.run, faults=faults, unroll_length=10)
+    (saved,) = checkpoints(run.path)
+    counters = read_meta(saved)["monitor"]["counters"]
+    queued = load_file(saved / "queue-0.safetensors")
+    live = sum(name.endswith("/valid") for name in queued)
+    assert counters["replay/inserted"] - counters["replay/sampled"] == live
+    assert counters["replay/sampled"] - counters["updates"] in (0, 1, 2), "at most the batch asked for ahead is unused"
+    under_way = counters["env_steps"] - counters["learner/steps"]
+    # Two actors with an open unroll and one on its way each, the queue, and two batches at the learner.
+    assert 0 <= under_way <= (2 * 2 + 2 + 2) * 10 * 4
+    if faults:
+        assert run.summary["wall_seconds"] > 1.0, "a lost reply is asked for again after a second"
+
+
+def test_a_delayed_reply_only_takes_longer(stage: Any) -> None:
+    late = simulate(stage.run, faults=("delay learner.queue.sample by 0.7 at 0.05",))
+    assert late.summary["exit_reason"] == "total_steps"
+    assert late.summary["wall_seconds"] > 0.7
+
+
+def test_a_slow_actor_slows_the_run(stage: Any) -> None:
+    plain = simulate(stage.path / "plain", actors=1)
+    slow = simulate(stage.path / "slow", actors=1, faults=("slow actor 0 by 10",))
+    assert slow.summary["steps_per_second"] < 0.3 * plain.summary["steps_per_second"]
+
+
+def test_what_the_user_can_mend_leaves_nothing_behind(stage: Any) -> None:
+    with pytest.raises(ThespisError, match="torso 'nature' reads images"):
+        simulate(stage.run, network={"torso": "nature"})
+    assert not stage.run.exists()
+
+
+def test_an_environment_that_fails_at_the_final_evaluation(stage: Any) -> None:
+    run = simulate(stage.run, env="factories::fails_for_sixteen", eval_episodes=16, eval_every=0, total_steps=500)
+    assert run.summary["exit_reason"] == "total_steps"
+    assert run.summary["eval_return_mean"] is None
+    assert "final evaluation failed: EnvError" in (run.path / "log.txt").read_text()
+
+
+def test_an_interrupt_saves_and_leaves(stage: Any) -> None:
+    process = stage.start("train", "impala", *stage.small(), "--on", "simulation", "--total-steps", 10**9)
+    for line in process.stdout:
+        if "updates" in line:
+            break
+    process.terminate()
+    assert process.wait(10.0) == 130
+    assert json.loads((stage.run / "summary.json").read_text())["exit_reason"] == "interrupted"
+    assert len(checkpoints(stage.run)) >= 1

@@ -1,0 +1,79 @@
+"""What all roles did between two rows of metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from thespis.runtime.context import Report, Stat
+
+
+@dataclass
+class _Load:
+    """Seconds one role covered, spent by kind of work, and waited by edge."""
+
+    seconds: float = 0.0
+    busy: dict[str, float] = field(default_factory=dict)
+    waited: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RoleShare:
+    """How a role spent its time, averaged over its `count` indices; `busy` by kind, `waits_on` the costliest edge."""
+
+    count: int
+    busy: dict[str, float]
+    wait: float
+    waits_on: str | None
+
+
+class Interval:
+    """Sums of reports since `start`; a role's shares are of the seconds its own reports cover."""
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.env_steps = 0
+        self.stats: dict[str, Stat] = {}
+        self.bytes: dict[str, int] = {}
+        self._loads: dict[str, dict[int, _Load]] = {}
+
+    def add(self, report: Report) -> None:
+        self.env_steps += report.counters.get("env_steps", 0)
+        for name, stat in report.stats.items():
+            self.stats.setdefault(name, Stat()).merge(stat)
+        load = self._loads.setdefault(report.role, {}).setdefault(report.index, _Load())
+        load.seconds += report.seconds
+        add_up(load.busy, report.busy)
+        for name, traffic in report.edges.items():
+            self.bytes[name] = self.bytes.get(name, 0) + traffic.bytes
+            load.waited[name] = load.waited.get(name, 0.0) + traffic.waited
+
+    def roles(self) -> dict[str, RoleShare]:
+        """Shares by role, in the order in which roles first reported."""
+        return {role: _share(list(loads.values())) for role, loads in self._loads.items()}
+
+
+def _share(loads: list[_Load]) -> RoleShare:
+    busy: dict[str, float] = {}
+    edges: dict[str, float] = {}
+    wait = 0.0
+    for load in loads:
+        if load.seconds <= 0.0:
+            continue
+        add_up(busy, {kind: seconds / load.seconds for kind, seconds in load.busy.items()})
+        add_up(edges, load.waited)
+        # A role that prefetches waits on several edges at once; it still cannot wait more than all the time.
+        wait += min(1.0, sum(load.waited.values()) / load.seconds)
+    count = len(loads)
+    costliest = max(edges, key=lambda edge: edges[edge], default=None)
+    return RoleShare(
+        count=count,
+        busy={kind: share / count for kind, share in busy.items()},
+        wait=wait / count,
+        waits_on=costliest if costliest is not None and edges[costliest] > 0.0 else None,
+    )
+
+
+def add_up(into: dict[str, float], more: dict[str, float]) -> None:
+    """Add `more` to `into`, key by key."""
+    for key, value in more.items():
+        into[key] = into.get(key, 0.0) + value

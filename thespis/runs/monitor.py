@@ -1,0 +1,258 @@
+"""Adds up the reports of all roles: rows of metrics on the way, a summary at the end.
+
+It reads no clock; every time is given to it, virtual or real. Inside, time is run time: seconds during which the
+run was up, which a resumed run continues where its checkpoint was made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from thespis.runs.interval import Interval
+from thespis.runtime.context import Report, Stat, Traffic
+from thespis.types import Episode
+
+WINDOW = 100
+"""Training episodes that the mean return is taken over, as in Stable-Baselines3."""
+_HISTORY = 240
+
+
+class Mark(NamedTuple):
+    """A moment of the run: its run time and the environment steps taken by then."""
+
+    seconds: float
+    env_steps: int
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a run is a run of; `on` is the runtime."""
+
+    architecture: str
+    env: str
+    seed: int
+    on: str
+
+
+class Monitor:
+    """Totals of a run. `threshold` is the mean return of the last 100 training episodes that counts as solved."""
+
+    def __init__(self, threshold: float | None = None, started: float = 0.0) -> None:
+        self.threshold = threshold
+        self.counters: dict[str, int] = {}
+        self.restarts: dict[str, int] = {}
+        self.edges: dict[str, Traffic] = {}
+        self.lag = Stat()
+        self.episodes = 0
+        self.crossed: Mark | None = None
+        """When the threshold was first reached; stays, even if the return falls again."""
+        self.eval_reward: float | None = None
+        self.eval_episodes = 0
+        self.rss_mb: dict[str, dict[int, float]] = {}
+        self.waiting: dict[tuple[str, int], str | None] = {}
+        """The edge each role waits on right now, for the report of a stall."""
+        self.history: deque[float] = deque(maxlen=_HISTORY)
+        """Mean return at each row, for the curve in the panel."""
+        self.row_values: dict[str, float] = {}
+        self._window: deque[Episode] = deque(maxlen=WINDOW)
+        self._first_update: Mark | None = None
+        self._last_update: Mark | None = None
+        self._offset = -started
+        self._open = Interval(0.0)
+        self._closed: Interval | None = None
+
+    def elapsed(self, now: float) -> float:
+        """Run time at `now`."""
+        return now + self._offset
+
+    @property
+    def env_steps(self) -> int:
+        return self.counters.get("env_steps", 0)
+
+    @property
+    def updates(self) -> int:
+        return self.counters.get("updates", 0)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        return {name.removeprefix("dropped/"): n for name, n in self.counters.items() if name.startswith("dropped/")}
+
+    @property
+    def samples_per_insert(self) -> float | None:
+        """Over the whole run, as the limiter of a replay counts it."""
+        inserted = self.counters.get("replay/inserted", 0)
+        return self.counters.get("replay/sampled", 0) / inserted if inserted else None
+
+    @property
+    def return_mean_100(self) -> float | None:
+        """Mean return of the last 100 training episodes; None before there are 100."""
+        return self.return_mean if len(self._window) == WINDOW else None
+
+    @property
+    def return_mean(self) -> float | None:
+        """Mean return of what the window holds so far."""
+        return math.fsum(e.reward for e in self._window) / len(self._window) if self._window else None
+
+    @property
+    def reached(self) -> bool:
+        """Whether the mean over 100 episodes has touched the threshold at any episode so far."""
+        return self.crossed is not None
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Environment steps per second from the first update to the last, so without start-up and shutdown."""
+        first, last = self._first_update, self._last_update
+        if first is None or last is None or last.seconds <= first.seconds:
+            return None
+        return (last.env_steps - first.env_steps) / (last.seconds - first.seconds)
+
+    @property
+    def shown(self) -> Interval:
+        """The last finished interval, or the first one while it is still open."""
+        return self._closed or self._open
+
+    def add(self, report: Report, now: float) -> None:
+        """Take in one report. Order within it: steps count before the episodes that they finished."""
+        self._open.add(report)
+        for name, count in report.counters.items():
+            self.counters[name] = self.counters.get(name, 0) + int(count)
+        for name, traffic in report.edges.items():
+            total = self.edges.setdefault(name, Traffic())
+            total.calls += traffic.calls
+            total.bytes += traffic.bytes
+            total.waited += traffic.waited
+        if "lag" in report.stats:
+            self.lag.merge(report.stats["lag"])
+        if "eval/mean_reward" in report.stats:
+            self.eval_reward = report.stats["eval/mean_reward"].mean
+            self.eval_episodes = report.counters.get("eval/episodes", 0)
+        self.rss_mb.setdefault(report.role, {})[report.index] = report.rss_mb
+        self.waiting[report.role, report.index] = report.waiting
+        here = Mark(self.elapsed(now), self.env_steps)
+        if report.counters.get("updates", 0):
+            self._first_update = self._first_update or here
+            self._last_update = here
+        for episode in report.episodes:
+            self._add_episode(episode, here)
+
+    def _add_episode(self, episode: Episode, here: Mark) -> None:
+        # Plain numbers: a numpy scalar from an environment would not fit in the JSON of a checkpoint.
+        self._window.append(Episode(float(episode.reward), int(episode.length)))
+        self.episodes += 1
+        if self.threshold is None or self.crossed is not None:
+            return
+        mean = self.return_mean_100
+        if mean is not None and mean >= self.threshold:
+            self.crossed = here
+
+    def restarted(self, role: str, index: int) -> None:
+        """Count a restart; what the lost process was waiting on is no longer so."""
+        self.restarts[role] = self.restarts.get(role, 0) + 1
+        self.waiting.pop((role, index), None)
+
+    def row(self, now: float) -> dict[str, float]:
+        """One row of metrics over the time since the previous row; a metric without data is left out."""
+        interval, end = self._open, self.elapsed(now)
+        seconds = end - interval.start
+        row: dict[str, float] = {}
+        mean = self.return_mean
+        if mean is not None:
+            row["rollout/ep_rew_mean"] = mean
+            row["rollout/ep_len_mean"] = math.fsum(e.length for e in self._window) / len(self._window)
+            self.history.append(mean)
+        if seconds > 0.0:
+            row["time/fps"] = interval.env_steps / seconds
+        for name, stat in interval.stats.items():
+            if not stat.count:
+                continue
+            if name == "lag":
+                row["lag/mean"], row["lag/max"] = stat.mean, stat.maximum
+            else:
+                row[name] = stat.mean
+        if "eval/mean_reward" in row and self.eval_reward is not None:
+            row["eval/mean_reward"] = self.eval_reward
+        if self.samples_per_insert is not None:
+            row["replay/samples_per_insert"] = self.samples_per_insert
+        if seconds > 0.0:
+            row.update({f"edge/{name}/bytes_per_s": n / seconds for name, n in interval.bytes.items()})
+        for role, share in interval.roles().items():
+            row[f"role/{role}/wait_share"] = share.wait
+            sizes = self.rss_mb[role].values()
+            row[f"role/{role}/rss_mb"] = sum(sizes) / len(sizes)
+        self.row_values, self._closed, self._open = row, interval, Interval(end)
+        return row
+
+    def summary(
+        self,
+        identity: Identity,
+        exit_reason: str,
+        now: float,
+        startup_seconds: float | None,
+        weights_sha256: str | None,
+    ) -> dict[str, Any]:
+        """The content of summary.json; null stands wherever there is nothing to say."""
+        return {
+            **asdict(identity),
+            "exit_reason": exit_reason,
+            "env_steps": self.env_steps,
+            "updates": self.updates,
+            "episodes": self.episodes,
+            "wall_seconds": self.elapsed(now),
+            "startup_seconds": startup_seconds,
+            "steps_per_second": self.steps_per_second,
+            "return_mean_100": self.return_mean_100,
+            "eval_return_mean": self.eval_reward,
+            "eval_episodes": self.eval_episodes,
+            "seconds_to_threshold": self.crossed.seconds if self.crossed else None,
+            "lag": {"mean": self.lag.mean, "max": self.lag.maximum} if self.lag.count else {"mean": None, "max": None},
+            "samples_per_insert": self.samples_per_insert,
+            "edges": {name: {"calls": edge.calls, "bytes": edge.bytes} for name, edge in self.edges.items()},
+            "restarts": sum(self.restarts.values()),
+            "dropped": self.dropped,
+            "weights_sha256": weights_sha256,
+        }
+
+    def state(self, now: float) -> dict[str, Any]:
+        """All that a resumed run needs to count on, as JSON values; the open interval is not part of it."""
+        return {
+            "elapsed": self.elapsed(now),
+            "threshold": self.threshold,
+            "counters": dict(self.counters),
+            "restarts": dict(self.restarts),
+            "edges": {name: [edge.calls, edge.bytes, edge.waited] for name, edge in self.edges.items()},
+            "lag": [self.lag.total, self.lag.count, self.lag.maximum] if self.lag.count else None,
+            "episodes": self.episodes,
+            "window": [[episode.reward, episode.length] for episode in self._window],
+            "history": list(self.history),
+            "eval": [self.eval_reward, self.eval_episodes],
+            "crossed": self.crossed and list(self.crossed),
+            "first_update": self._first_update and list(self._first_update),
+            "last_update": self._last_update and list(self._last_update),
+        }
+
+    @classmethod
+    def restore(cls, state: dict[str, Any], threshold: float | None, started: float) -> Monitor:
+        """Go on from `state`; run time at `started` is what it was when the state was taken.
+
+        The moment of crossing is forgotten when the threshold is another one now.
+        """
+        monitor = cls(threshold)
+        # One subtraction, so that a virtual clock that continues at the saved time gives an offset of exactly 0.
+        monitor._offset = state["elapsed"] - started
+        monitor._open = Interval(state["elapsed"])
+        monitor.counters.update(state["counters"])
+        monitor.restarts.update(state["restarts"])
+        monitor.edges.update({name: Traffic(*edge) for name, edge in state["edges"].items()})
+        monitor.lag = Stat(*state["lag"]) if state["lag"] else Stat()
+        monitor.episodes = state["episodes"]
+        monitor._window.extend(Episode(reward, length) for reward, length in state["window"])
+        monitor.history.extend(state["history"])
+        monitor.eval_reward, monitor.eval_episodes = state["eval"]
+        same = state["threshold"] == threshold
+        monitor.crossed = Mark(*state["crossed"]) if same and state["crossed"] else None
+        monitor._first_update = Mark(*state["first_update"]) if state["first_update"] else None
+        monitor._last_update = Mark(*state["last_update"]) if state["last_update"] else None
+        return monitor

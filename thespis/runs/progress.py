@@ -1,0 +1,214 @@
+"""The run as seen while it runs: a live panel on a terminal, one plain line per report elsewhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel as Frame
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from thespis.runs.figures import bar, duration, number, sparkline
+from thespis.runs.interval import RoleShare
+from thespis.runs.view import View
+
+WIDTH = 100
+_NARROWEST = 70
+_BUSY = ("green3", "cyan3", "medium_purple2", "gold3", "orange3")
+_WAIT = "grey35"
+_FILLS = (("queue", "queue/fill"), ("replay", "replay/fill"), ("batch", "inference/batch_fill"))
+
+
+class Panel:
+    """A live panel, drawn by `update` alone: without a thread of its own it cannot tear or outlive the run."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._live.stop()
+
+    def update(self, view: View) -> None:
+        """Draw `view` now; four times a second is smooth enough."""
+        self._live.update(render(view, self._live.console.width), refresh=True)
+
+
+class Lines:
+    """One plain line per report, for logs and pipes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def update(self, view: View) -> None:
+        print(line(view), file=self._stream, flush=True)
+
+
+def line(view: View) -> str:
+    """The view in one line; what does not apply to the architecture is left out."""
+    metrics = view.metrics
+    steps = f"{view.env_steps:,}" + (f"/{view.total_steps:,}" if view.total_steps is not None else "")
+    parts = [
+        f"[{duration(view.elapsed)}]",
+        f"steps {steps}",
+        f"{number(view.steps_per_second)}/s",
+        f"updates {view.updates:,}",
+        f"return {number(view.return_mean)}",
+    ]
+    if "lag/mean" in metrics:
+        parts.append(f"lag {number(metrics['lag/mean'])} max {number(metrics['lag/max'])}")
+    parts += [f"{name} {metrics[key]:.0%}" for name, key in _FILLS if key in metrics]
+    if view.samples_per_insert is not None:
+        parts.append(f"samples/insert {number(view.samples_per_insert)}")
+    if "eval/mean_reward" in metrics:
+        parts.append(f"eval {number(metrics['eval/mean_reward'])}")
+    if view.seconds_left is not None:
+        parts.append(f"left {duration(view.seconds_left)}")
+    if view.restarts:
+        parts.append(f"restarts {sum(view.restarts.values())}")
+    if view.dropped:
+        parts.append(f"dropped {sum(view.dropped.values())}")
+    return "  ".join(parts)
+
+
+def render(view: View, columns: int) -> RenderableType:
+    """The panel for a terminal `columns` wide; from 70 to 100, where lines stop being easy to follow."""
+    width = max(_NARROWEST, min(columns, WIDTH))
+    inner = width - 6
+    who = view.identity
+    title = Text.assemble((who.architecture, "bold cyan"), "  ", (who.env, "bold"), "  ", (f"on {who.on}", "dim"))
+    body = [_progress(view), Text(), _figures(view, inner), Text(), _roles(view, inner)]
+    trouble = list(_trouble(view))
+    if trouble:
+        body += [Text(), *trouble]
+    subtitle = Text(f"seed {who.seed}", "dim")
+    return Frame(
+        Group(*body), title=title, title_align="left", subtitle=subtitle, subtitle_align="right",
+        width=width, padding=(1, 2), border_style="grey42",
+    )  # fmt: skip
+
+
+def _progress(view: View) -> RenderableType:
+    row = Table.grid(padding=(0, 2), expand=True)
+    left = "" if view.seconds_left is None else f"{duration(view.seconds_left)} left"
+    if view.total_steps is None:
+        row.add_row(Text(f"{view.env_steps:,} steps"), Text(duration(view.elapsed), "dim", justify="right"))
+        return row
+    row.add_column(no_wrap=True)
+    row.add_column(ratio=1)
+    row.add_column(no_wrap=True, justify="right")
+    done = ProgressBar(
+        view.total_steps, min(view.env_steps, view.total_steps), complete_style="cyan", finished_style="green3"
+    )
+    steps = Text.assemble((f"{view.env_steps:,}", "bold"), (f" / {number(view.total_steps)} steps", "dim"))
+    row.add_row(steps, done, Text.assemble(duration(view.elapsed), ("  " if left else "") + left))
+    return row
+
+
+def _figures(view: View, width: int) -> RenderableType:
+    metrics = view.metrics
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", width=14, no_wrap=True)
+    table.add_column(width=10, no_wrap=True, justify="right")
+    table.add_column(no_wrap=True, width=width - 28)
+    solved = view.threshold is not None and view.return_mean is not None and view.return_mean >= view.threshold
+    goal = f"  goal {number(view.threshold)}" if view.threshold is not None else ""
+    curve = Text(sparkline(view.history, width - 28 - len(goal)), "green3" if solved else "cyan")
+    table.add_row(
+        "return", Text(number(view.return_mean), "bold green3" if solved else "bold"), curve.append(goal, "dim")
+    )
+    extra = [f"{view.episodes:,} episodes"]
+    if "eval/mean_reward" in metrics:
+        extra.append(f"eval {number(metrics['eval/mean_reward'])}")
+    table.add_row("steps / s", number(view.steps_per_second), Text("  ".join(extra), "dim"))
+    lag = f"lag mean {number(metrics['lag/mean'])}  max {number(metrics['lag/max'])}" if "lag/mean" in metrics else ""
+    table.add_row("updates", f"{view.updates:,}", Text(lag, "dim"))
+    for name, key in _FILLS:
+        if key in metrics:
+            filled = Text.assemble((bar(metrics[key], 20), "cyan on grey15"))
+            table.add_row(f"{name} fill", f"{metrics[key]:.0%}", filled)
+    if view.samples_per_insert is not None:
+        table.add_row("samples/insert", number(view.samples_per_insert), "")
+    return table
+
+
+def _roles(view: View, width: int) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    meter, work = (20, 26) if width >= 94 else (12, 18)
+    names = min(16, max([10, *map(len, view.roles)]))
+    for column in (names, 4, meter, work, 4, width - 18 - names - meter - work):
+        table.add_column(width=column, no_wrap=True, overflow="ellipsis")
+    table.add_row(*(Text(name, "dim") for name in ("role", "n", "time", "works", "wait", "waits on")))
+    for role, share in view.roles.items():
+        waits = "" if share.waits_on is None else share.waits_on.removeprefix(f"{role}.")
+        wait = Text(f"{share.wait:4.0%}", "yellow3" if share.wait > 0.5 else "")
+        table.add_row(
+            Text(role, "bold"), str(share.count), _meter(share, meter), _work(share, work), wait, Text(waits, "dim")
+        )
+    return table
+
+
+def _colors(share: RoleShare) -> dict[str, str]:
+    """A colour for each kind of work, the same at every drawing, in the bar and in the words beside it."""
+    return dict(zip(sorted(share.busy), cycle(_BUSY), strict=False))
+
+
+def _work(share: RoleShare, width: int) -> Text:
+    """The kinds of work, most first, as many as fit: a name cut short would be read as another one."""
+    text = Text()
+    colors = _colors(share)
+    for kind in sorted(share.busy, key=lambda kind: -share.busy[kind]):
+        entry = ("  " if text else "") + f"{kind} {share.busy[kind]:.0%}"
+        if len(text) + len(entry) <= width or not text:
+            text.append(entry, colors[kind])
+    return text
+
+
+def _meter(share: RoleShare, width: int) -> Text:
+    """Work by kind in colours, waiting in grey, the rest idle; the whole is all the time there was."""
+    text = Text()
+    shares = [(share.busy[kind], color) for kind, color in _colors(share).items()]
+    for part, color in [*shares, (share.wait, _WAIT)]:
+        text.append("█" * min(round(part * width), width - len(text)), color)
+    return text.append("░" * (width - len(text)), "grey19")
+
+
+def _trouble(view: View) -> Iterator[Text]:
+    for name, counts in (("restarts", view.restarts), ("dropped", view.dropped)):
+        if counts:
+            listed = "  ".join(f"{key} {count:,}" for key, count in counts.items())
+            yield Text(f"{name}  {listed}", "yellow3", no_wrap=True, overflow="ellipsis")
+
+
+def render_svg(view: View) -> str:
+    """The panel as a picture."""
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(render(view, WIDTH))
+    return console.export_svg(title=f"thespis train {view.identity.architecture}")
+
+
+def final_lines(summary: dict[str, Any], run: Path) -> list[str]:
+    """What stands on the screen after the run: how it ended, what it reached, where it is."""
+    steps = f"{summary['env_steps']:,} steps, {summary['updates']:,} updates, {summary['episodes']:,} episodes"
+    spent = f"in {duration(summary['wall_seconds'])}, {number(summary['steps_per_second'])} steps/s"
+    lines = [f"{summary['architecture']} on {summary['env']}: {summary['exit_reason']}", f"  {steps} {spent}"]
+    reached = f"  return {number(summary['return_mean_100'])} (last 100 episodes)"
+    if summary["eval_return_mean"] is not None:
+        reached += f", eval {number(summary['eval_return_mean'])} over {summary['eval_episodes']} episodes"
+    if summary["seconds_to_threshold"] is not None:
+        reached += f", threshold after {duration(summary['seconds_to_threshold'])}"
+    lines.append(reached)
+    if summary["restarts"] or summary["dropped"]:
+        lines.append(f"  restarts {summary['restarts']}, dropped {sum(summary['dropped'].values())}")
+    return [*lines, f"  {run}"]

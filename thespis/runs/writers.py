@@ -1,0 +1,102 @@
+"""Rows of metrics on disk: metrics.jsonl for scripts, TensorBoard for eyes. The x-axis is environment steps.
+
+Metrics are worth less than the run that makes them: when they cannot be written, training is told once and goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from thespis.runs.commit import to_json
+from thespis.runs.directory import RunDirectory
+
+
+class MetricsWriter:
+    """Appends each row to both files; `warn` hears of the first failure of a series, and not of the rest."""
+
+    def __init__(self, run: RunDirectory, warn: Callable[[str], None]) -> None:
+        self._path = run.metrics
+        self._events = run.tensorboard
+        self._warn = warn
+        self._failing = False
+        self._lines: _Appender | None = None
+        self._tensorboard: _TensorBoard | None = None
+
+    def write(self, step: int, seconds: float, row: dict[str, float]) -> None:
+        """Write one row, taken after `step` environment steps and `seconds` of run time."""
+        try:
+            if self._lines is None:
+                self._lines = _Appender(self._path)
+                self._lines.cut_torn_line()
+            if self._tensorboard is None:
+                self._tensorboard = _TensorBoard(self._events)
+            self._lines.write(to_json({"step": step, "time": seconds, **row}, indent=None))
+            self._tensorboard.write(step, row)
+        except OSError as error:
+            if not self._failing:
+                self._warn(f"metrics are not written: {error}; training goes on")
+            self._failing = True
+        else:
+            self._failing = False
+
+    def close(self) -> None:
+        if self._lines is not None:
+            self._lines.close()
+        if self._tensorboard is not None:
+            self._tensorboard.file.close()
+
+
+class _Appender:
+    """A file that grows by whole records: what a full disk cut off is taken back, so later records stay readable."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = os.fstat(self._descriptor).st_size
+
+    def write(self, record: bytes) -> None:
+        try:
+            left = memoryview(record)
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError:
+            os.ftruncate(self._descriptor, self._size)
+            raise
+        self._size += len(record)
+
+    def cut_torn_line(self) -> None:
+        """Drop a last line that a kill left without its end."""
+        keep = os.pread(self._descriptor, self._size, 0).rfind(b"\n") + 1
+        os.ftruncate(self._descriptor, keep)
+        self._size = keep
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class _TensorBoard:
+    """One event file, written with TensorBoard's own record format and messages.
+
+    Its `EventFileWriter` is not used: it loads TensorFlow wherever that is installed, and writes from a thread that
+    dies of a full disk.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+
+        directory.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}"
+        self._event, self._summary = Event, Summary
+        self.file = _Appender(directory / name)
+        self._records = RecordWriter(self.file)
+        self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+
+    def write(self, step: int, row: dict[str, float]) -> None:
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in row.items()]
+        event = self._event(wall_time=time.time(), step=step, summary=self._summary(value=values))
+        self._records.write(event.SerializeToString())
