@@ -26,7 +26,7 @@ import torch
 
 from thespis import train
 from thespis.algorithms.actor_critic import VTraceUpdate
-from thespis.algorithms.optimizers import apply_gradients, build_optimizer, clip_gradients
+from thespis.algorithms.optimizers import build_optimizer, clip_gradients
 from thespis.architectures.parts import network
 from thespis.envs.make import describe, make
 from thespis.experience.writers import UnrollWriter, concatenate
@@ -94,7 +94,7 @@ class Parts:
     def _learn(self) -> None:
         gradients, _ = self.update.gradients(self.batch)
         clip_gradients(gradients, self.cfg.optimizer.clip)
-        apply_gradients(self.optimizer, gradients, self.cfg.optimizer.learning_rate)
+        self.optimizer.step(gradients, self.cfg.optimizer.learning_rate)
 
 
 def raw_vector(env: str, number: int) -> Any:

@@ -1,4 +1,7 @@
-"""Makes the figures and tables of the documentation: `python docs/make_figures.py [cartpole|lag|scale|memory|pendulum|panel]`."""
+"""Makes the figures of the documentation, and prints the numbers in its tables.
+
+python docs/make_figures.py [cartpole] [lag] [scale] [memory] [pendulum] [panel]
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from thespis import train
+from thespis.runs import screen
+from thespis.runs.progress import render_svg
 
 IMAGES = Path(__file__).parent / "images"
 COLOURS = ["#2a78b5", "#e07b39", "#3a9d5d", "#8d5fa8"]
@@ -75,9 +80,11 @@ def cartpole() -> None:
         print(
             f"seed {seed}: {summary['exit_reason']} after {summary['env_steps']:,} steps, "
             f"start-up {started:.1f} s, then {summary['seconds_to_threshold'] - started:.1f} s, "
-            f"{summary['steps_per_second']:,.0f} steps/s, lag {summary['lag']['mean']:.1f} (max {summary['lag']['max']:.0f})"
+            f"{summary['steps_per_second']:,.0f} steps/s, "
+            f"lag {summary['lag']['mean']:.1f} (max {summary['lag']['max']:.0f})"
         )
-    left.set(xlabel="environment steps", ylabel="return, mean of 100 episodes", ylim=(0, 510))
+    left.set(xlabel="1000 environment steps", ylabel="return, mean of 100 episodes", ylim=(0, 510))
+    left.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}")
     right.set(xlabel="seconds after start-up")
     for axis in (left, right):
         axis.axhline(475, color="grey", lw=0.8, ls="--")
@@ -125,8 +132,9 @@ def scale() -> None:
             wait = {name: row for name, row in rows[len(rows) // 2].items() if name.endswith("wait_share")}
             right.plot(*curve(rows), color=colour, label=f"{actors} actors, lag {summary['lag']['mean']:.0f}")
             print(
-                f"{actors} actors: {summary['steps_per_second']:,.0f} virtual steps/s, lag {summary['lag']['mean']:.1f} "
-                f"(max {summary['lag']['max']:.0f}), learner waits {wait['role/learner/wait_share']:.0%}"
+                f"{actors} actors: {summary['steps_per_second']:,.0f} virtual steps/s, "
+                f"lag {summary['lag']['mean']:.1f} (max {summary['lag']['max']:.0f}), "
+                f"learner waits {wait['role/learner/wait_share']:.0%}"
             )
     actors, speed, lags = zip(*results, strict=True)
     left.plot(actors, np.array(speed) / 1e3, "o-", color=COLOURS[0])
@@ -137,7 +145,8 @@ def scale() -> None:
     twin.plot(actors, lags, "s--", color=COLOURS[1])
     twin.set_ylabel("lag, updates", color=COLOURS[1])
     twin.set_ylim(0)
-    right.set(xlabel="environment steps", ylabel="return", ylim=(0, 510))
+    right.set(xlabel="1000 environment steps", ylabel="return", ylim=(0, 510))
+    right.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}")
     right.legend(frameon=False)
     save(figure, "scale")
 
@@ -163,7 +172,8 @@ def pendulum() -> None:
         axis.plot(*curve(rows), color=COLOURS[0], alpha=0.7, lw=1.4)
         print(
             f"seed {seed}: {summary['return_mean_100']:.0f}, eval {summary['eval_return_mean']:.0f} after "
-            f"{summary['env_steps']:,} steps in {summary['wall_seconds']:.0f} s, {summary['steps_per_second']:,.0f} steps/s"
+            f"{summary['env_steps']:,} steps in {summary['wall_seconds']:.0f} s, "
+            f"{summary['steps_per_second']:,.0f} steps/s"
         )
     axis.set(xlabel="environment steps", ylabel="return, mean of 100 episodes")
     save(figure, "pendulum")
@@ -171,12 +181,8 @@ def pendulum() -> None:
 
 def panel() -> None:
     """The live panel as it stands in the middle of a real run."""
-    from thespis.runs import screen
-    from thespis.runs.progress import render_svg
-
     views: list[Any] = []
-    refresh = screen.Screen.refresh
-    screen.Screen.refresh = lambda self, view: (views.append(view), refresh(self, view))[1]  # type: ignore[method-assign,func-returns-value,assignment]
+    screen.Screen.refresh = lambda self, view: views.append(view)
     run(env="CartPole-v1", stop_at_return=475, report_every=0.25)
     svg = render_svg(views[int(len(views) * 0.9)])
     (IMAGES / "panel.svg").write_text(svg)

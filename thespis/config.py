@@ -12,6 +12,7 @@ import os
 import sys
 import types
 import typing
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,7 +101,7 @@ class Experiment:
     """Where to write; runs/<architecture>-<env>-s<seed>-<n> if not given."""
     report_every: float = 1.0
     """Seconds between rows of metrics."""
-    eval_every: float = 10.0
+    eval_every: float = 30.0
     """Seconds between evaluations; 0 evaluates only at the end."""
     eval_episodes: int = 10
     """Greedy episodes per evaluation; 0 switches the evaluator off."""
@@ -221,7 +222,7 @@ def load_file(path: Path) -> types.ModuleType:
     """A Python file as a module. What it defines is sent to other processes by value: they could not import it."""
     import cloudpickle
 
-    name = f"thespis_user_{path.stem}"
+    name = f"thespis_user_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
     if name not in sys.modules:
         plan = importlib.util.spec_from_file_location(name, path)
         if plan is None or plan.loader is None or not path.is_file():

@@ -132,7 +132,6 @@ def test_functions_that_are_not_there(spec: str) -> None:
         resolve(spec)
 
 
-@pytest.mark.xfail(reason="files are told apart by their stem alone", strict=True)
 def test_two_files_of_one_name_are_two(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / str(number)).mkdir()

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from thespis.algorithms.optimizers import (
-    apply_gradients,
     build_optimizer,
     clip_gradients,
     decayed,
@@ -22,9 +21,7 @@ from thespis.experience.writers import discounted_returns
 
 
 def config(kind: str, **changes: float) -> SimpleNamespace:
-    return SimpleNamespace(
-        **{"kind": kind, "learning_rate": 0.1, "epsilon": 0.01, "decay": 0.9, "momentum": 0.0, **changes}
-    )
+    return SimpleNamespace(**{"kind": kind, "epsilon": 0.01, "decay": 0.9, "momentum": 0.0, **changes})
 
 
 def test_rmsprop_has_epsilon_inside_the_root_and_starts_at_one() -> None:
@@ -32,7 +29,7 @@ def test_rmsprop_has_epsilon_inside_the_root_and_starts_at_one() -> None:
     optimizer = build_optimizer(config("rmsprop"), [p])
     x, ms = np.array([1.0, -2.0]), np.ones(2)
     for g in (np.array([0.5, -4.0]), np.array([1.0, 0.0])):
-        apply_gradients(optimizer, [torch.from_numpy(g)], 0.1)
+        optimizer.step([torch.from_numpy(g)], 0.1)
         ms = 0.9 * ms + 0.1 * g * g
         x = x - 0.1 * g / np.sqrt(ms + 0.01)
         np.testing.assert_allclose(p, x, rtol=1e-12)
@@ -43,7 +40,7 @@ def test_rmsprop_momentum() -> None:
     optimizer = build_optimizer(config("rmsprop", momentum=0.5), [p])
     x, ms, velocity = 0.0, 1.0, 0.0
     for g in (1.0, 2.0, -1.0):
-        apply_gradients(optimizer, [torch.tensor([g], dtype=torch.float64)], 0.1)
+        optimizer.step([torch.tensor([g], dtype=torch.float64)], 0.1)
         ms = 0.9 * ms + 0.1 * g * g
         velocity = 0.5 * velocity + 0.1 * g / (ms + 0.01) ** 0.5
         x -= velocity
@@ -52,7 +49,7 @@ def test_rmsprop_momentum() -> None:
 
 def test_adam_first_step_is_the_learning_rate() -> None:
     p = torch.zeros(2)
-    apply_gradients(build_optimizer(config("adam", epsilon=1e-8), [p]), [torch.tensor([3.0, -0.5])], 0.02)
+    build_optimizer(config("adam", epsilon=1e-8), [p]).step([torch.tensor([3.0, -0.5])], 0.02)
     np.testing.assert_allclose(p, [-0.02, 0.02], rtol=1e-5)
 
 
@@ -67,17 +64,16 @@ def test_restored_state_continues_bit_for_bit(cfg: SimpleNamespace) -> None:
     gradients = [[torch.randn(3, 2, generator=generator), torch.randn(2, generator=generator)] for _ in range(6)]
     parameters = [torch.ones(3, 2), torch.ones(2)]
     optimizer = build_optimizer(cfg, parameters)
-    assert export_state(optimizer) == {}
     for step in gradients[:3]:
-        apply_gradients(optimizer, step, 0.1)
+        optimizer.step(step, 0.1)
     exported = export_state(optimizer)
     copies = [p.clone() for p in parameters]
     other = build_optimizer(cfg, copies)
     restore_state(other, exported)
     before = {name: value.copy() for name, value in exported.items()}
     for step in gradients[3:]:
-        apply_gradients(optimizer, step, 0.05)
-        apply_gradients(other, step, 0.05)
+        optimizer.step(step, 0.05)
+        other.step(step, 0.05)
     assert all(torch.equal(p, copy) for p, copy in zip(parameters, copies, strict=True))
     assert all(np.array_equal(exported[name], before[name]) for name in before), "the export must be a copy"
     with pytest.raises(ThespisError, match="another network"):

@@ -181,7 +181,6 @@ def test_a_dead_peer_gives_back_its_blocks(memory: Any) -> None:
     play(memory, scene)
 
 
-@pytest.mark.xfail(reason="a block stored for a peer that is gone is never freed", strict=True)
 def test_sending_to_a_dead_peer_lends_nothing(memory: Any) -> None:
     async def scene(one: End, two: End) -> None:
         two.connection.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from thespis import roles
 from thespis.config import Experiment, NetworkConfig, OptimizerConfig, RewardConfig
+from thespis.errors import ThespisError
 from thespis.program import Program
 
 if TYPE_CHECKING:
@@ -52,12 +53,29 @@ class Config(Experiment):
         default_factory=lambda: OptimizerConfig(learning_rate=5e-3, anneal=True, clip=0.5)
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("unroll_length", "batch_unrolls"):
+            if getattr(self, name) < 1:
+                raise ThespisError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give at least 1")
+
 
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"total_steps": 400_000},  # twice what it takes; the learning rate anneals over it
+    "Pendulum-v1": {  # a short horizon and normalised rewards; small batches, because it takes many updates
+        "total_steps": 600_000,
+        "envs_per_actor": 8,
+        "unroll_length": 20,
+        "discount": 0.9,
+        "entropy_cost": 0.0,
+        "lambda_": 0.95,
+        "reward": {"kind": "none", "normalize": True},
+        "optimizer": {"learning_rate": 1e-3, "anneal": False, "clip": 40.0},
+    },
     "ALE/*": {  # the paper's table G.1; losses are summed over the batch there
         "total_steps": 50_000_000,
         "envs_per_actor": 16,
+        "unroll_length": 20,
         "batch_unrolls": 2,
         "queue_capacity": 2,
         "reduction": "sum",

@@ -7,14 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from thespis.algorithms.optimizers import (
-    apply_gradients,
-    build_optimizer,
-    clip_gradients,
-    decayed,
-    export_state,
-    restore_state,
-)
+from thespis.algorithms.optimizers import build_optimizer, clip_gradients, decayed, export_state, restore_state
 from thespis.config import OptimizerConfig
 from thespis.runtime.context import Context
 from thespis.types import Array
@@ -35,7 +28,7 @@ class LocalExchange:
             if not math.isfinite(norm):
                 return False
             rate = decayed(cfg.learning_rate, progress) if cfg.anneal else cfg.learning_rate
-            apply_gradients(self._optimizer, gradients, rate)
+            self._optimizer.step(gradients, rate)
         self._ctx.record("train/grad_norm", norm)
         self._ctx.record("train/learning_rate", rate)
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -40,6 +40,8 @@ class Actor:
 
     It goes on while an unroll is on its way and waits only if the one before has not been taken yet.
     """
+
+    LOST: ClassVar = "partial_unrolls"  # what goes with a life of it, counted when it is restarted
 
     def __init__(
         self,

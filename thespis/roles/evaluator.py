@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from thespis.envs.autoreset import Environments
 from thespis.roles.actor import first_inputs, next_inputs
 from thespis.roles.policy import LocalPolicy
 from thespis.runtime.context import Context
+from thespis.types import Array
 
 _SIDE_BY_SIDE = 16
 _LONGEST = 100_000
@@ -35,11 +37,19 @@ class Evaluator:
         self._episodes, self._every = episodes, every
         self._made: tuple[Environments, LocalPolicy] | None = None
         self._rounds = 0
+        self._due = ctx.now() + every
 
     async def run(self) -> None:
         while self._every:
-            await self._ctx.sleep(self._every)
+            await self._ctx.sleep(max(0.0, self._due - self._ctx.now()))
+            self._due = self._ctx.now() + self._every
             await self.evaluate()
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        return {}, {"rounds": self._rounds, "due_in": self._due - self._ctx.now()}
+
+    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
+        self._rounds, self._due = values["rounds"], self._ctx.now() + values["due_in"]
 
     async def evaluate(self) -> None:
         """Play the episodes and report their mean.

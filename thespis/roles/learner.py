@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from thespis.errors import NonFiniteLoss
 from thespis.runtime.context import Context
@@ -59,6 +59,8 @@ class Publish(Protocol):
 
 class Learner:
     """Counts updates; the count is half of every version it publishes, the epoch of this life is the other."""
+
+    LOST: ClassVar = "sampled_batches"  # what goes with a life of it, counted when it is restarted
 
     def __init__(
         self, ctx: Context, source: Source, update: Update, exchange: Exchange, publish: Publish, total_steps: int

@@ -31,7 +31,7 @@ class RunDirectory:
     def create(
         cls, architecture: str, env: str, seed: int, path: Path | None = None, root: Path = Path("runs")
     ) -> RunDirectory:
-        """Claim `path`, or the first free `<root>/<architecture>-<env>-s<seed>-<n>`; on refusal nothing is left behind."""
+        """Claim `path`, or the first free `<root>/<architecture>-<env>-s<seed>-<n>`; refusals leave nothing behind."""
         if path is not None:
             return cls._claim(path)
         stem = re.sub(r"[^\w.+-]", "-", f"{architecture}-{env}-s{seed}")
@@ -107,7 +107,10 @@ class RunDirectory:
 
 
 def _make(directory: Path, made: list[Path]) -> bool:
-    """Make one directory and note it in `made`; False if it was there. `mkdir` is atomic, so two runs never both get True."""
+    """Make one directory and note it in `made`; False if it was there.
+
+    `mkdir` is atomic, so two runs never both get True.
+    """
     try:
         directory.mkdir()
     except FileExistsError:

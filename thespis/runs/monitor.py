@@ -148,8 +148,10 @@ class Monitor:
         if mean is not None and mean >= self.threshold:
             self.crossed = here
 
-    def restarted(self, role: str, index: int) -> None:
-        """Count a restart; what the lost process was waiting on is no longer so."""
+    def restarted(self, role: str, index: int, lost: str | None = None) -> None:
+        """Count a restart and what went with it; what the lost process was waiting on is no longer so."""
+        if lost is not None:
+            self.counters[f"dropped/{lost}"] = self.counters.get(f"dropped/{lost}", 0) + 1
         self.restarts[role] = self.restarts.get(role, 0) + 1
         self.waiting.pop((role, index), None)
 

@@ -127,7 +127,7 @@ class Host:
 
     async def _deliver(self, call: Call, edge: str) -> tuple[Any, int]:
         if call.service in self._endpoints:
-            return await self._serve(call), 0
+            return unseal(await self._serve(call)), 0
         future: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
         self._calls += 1
         number, home = self._calls, self._homes[call.service]

@@ -219,7 +219,7 @@ class Supervisor:
             self._session.log(trace, show=False)
         self._restarts[child.name] += 1
         for spec in specs:
-            self._session.monitor.restarted(spec.role, spec.index)
+            self._session.restarted(spec)
         delay = _BACK_OFF[min(done, len(_BACK_OFF) - 1)]
         self._session.log(f"{what}; restarting in {delay:g} s ({done + 1} of {shared(specs)})")
         asyncio.get_running_loop().call_later(delay, self._restart, child.name)

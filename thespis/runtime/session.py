@@ -5,6 +5,7 @@ The driver's half of every runtime. It never touches experience or weights.
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,7 @@ from typing import Any
 
 from thespis.config import Experiment
 from thespis.errors import ThespisError
-from thespis.program import Program
+from thespis.program import Program, RoleSpec
 from thespis.runs.checkpoints import Checkpoints, read_meta, weights_sha256
 from thespis.runs.commit import commit_file, to_json
 from thespis.runs.directory import RunDirectory
@@ -42,6 +43,11 @@ class Session:
         """Where the runtime's clock starts."""
         self._writer = MetricsWriter(run, warn=self.log)
         self._log = run.log.open("ab", buffering=0)
+        try:
+            fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._log.close()
+            raise ThespisError(f"{run.path} is in use: another process is training or resuming it") from None
         self._born = time.monotonic()
         self._next_row = cfg.report_every
         self._next_save = cfg.checkpoint_every
@@ -84,6 +90,11 @@ class Session:
             self.stop_reason, self.error, self.blame_user = reason, error, blame_user
             if error:
                 self.log(error, show=False)
+
+    def restarted(self, spec: RoleSpec) -> None:
+        """Count a restart, and what was lost with the life before it."""
+        lost = getattr(spec.kind, "LOST", None)
+        self.monitor.restarted(spec.role, spec.index, lost)
 
     def stalled(self, now: float) -> str | None:
         """Who waits for whom, once there has been no update for the stall timeout."""

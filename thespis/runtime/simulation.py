@@ -223,7 +223,7 @@ class Simulation:
             return
         self._restarts[home] += 1
         for other in specs:
-            self._session.monitor.restarted(other.role, other.index)
+            self._session.restarted(other)
         self._session.log(f"{what}; restarting in {_RESTART_SECONDS:g} s")
         self._loop.call_later(_RESTART_SECONDS, self._revive, home)
 

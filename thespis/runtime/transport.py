@@ -93,6 +93,8 @@ class Connection(asyncio.Protocol):
 
     def send(self, message: Any) -> int:
         """Send without waiting; return how many bytes travelled. To a peer that is gone, nothing happens."""
+        if self._transport is None:
+            return 0
         buffers: list[memoryview] = []
 
         def collect(buffer: pickle.PickleBuffer) -> bool:
@@ -109,8 +111,7 @@ class Connection(asyncio.Protocol):
         self._releases.clear()
         if block >= 0:
             self._lent.add(block)
-        if self._transport is not None:
-            self._transport.write(b"".join((_NUMBER.pack(total), head, numbers, body, *inline)))
+        self._transport.write(b"".join((_NUMBER.pack(total), head, numbers, body, *inline)))
         return total + sum(sizes) * (block >= 0)
 
     def close(self) -> None:
