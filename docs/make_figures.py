@@ -43,7 +43,7 @@ MEMORY: dict[str, Any] = {
     "unroll_length": 20,
     "total_steps": 300_000,
     "reward": {"kind": "none"},
-    "optimizer": {"learning_rate": 3e-3, "anneal": False, "clip": 40.0},
+    "optimizer": {"learning_rate": 3e-3, "anneal": True, "clip": 40.0},
     "report_every": 0.05,
 }
 
@@ -183,8 +183,8 @@ def panel() -> None:
     """The live panel as it stands in the middle of a real run."""
     views: list[Any] = []
     screen.Screen.refresh = lambda self, view: views.append(view)
-    run(env="CartPole-v1", stop_at_return=475, report_every=0.25)
-    svg = render_svg(views[int(len(views) * 0.9)])
+    run(env="CartPole-v1", total_steps=2_000_000, report_every=0.25)
+    svg = render_svg(views[int(len(views) * 0.6)])
     (IMAGES / "panel.svg").write_text(svg)
     print(f"wrote {IMAGES / 'panel.svg'}")
 

@@ -25,7 +25,7 @@ MEMORY: dict[str, Any] = {
     "unroll_length": 20,
     "total_steps": 300_000,
     "reward": {"kind": "none"},
-    "optimizer": {"learning_rate": 3e-3, "anneal": False, "clip": 40.0},
+    "optimizer": {"learning_rate": 3e-3, "anneal": True, "clip": 40.0},
 }
 
 

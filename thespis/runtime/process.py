@@ -113,6 +113,8 @@ def spawn(name: str, log: IO[bytes]) -> Child:
         stdout=log,
         stderr=log,
         start_new_session=True,
+        # Each process is one worker among several: numpy's matrix product must not spread over their cores as well.
+        env={"OPENBLAS_NUM_THREADS": "1", **os.environ},
     )
     theirs.close()
     status = Status(page)
