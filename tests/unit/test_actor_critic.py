@@ -29,7 +29,7 @@ def settings(**changes: object) -> SimpleNamespace:
         "rho_bar": 1.0,
         "c_bar": 1.0,
         "pg_rho_bar": 1.0,
-        "lambda_": 1.0,
+        "trace_decay": 1.0,
         "reward": SimpleNamespace(kind="none", scale=1.0),
     }
     return SimpleNamespace(**{**base, **changes})

@@ -53,7 +53,7 @@ class UpdateSettings(Protocol):
     @property
     def pg_rho_bar(self) -> float | None: ...
     @property
-    def lambda_(self) -> float: ...
+    def trace_decay(self) -> float: ...
     @property
     def reward(self) -> RewardSettings: ...
 
@@ -66,7 +66,7 @@ class VTraceUpdate:
         self.parameters = list(network.parameters())
         self._cfg = cfg
         self._return_scale = ReturnScale()
-        self._clips = Clips(cfg.rho_bar, cfg.c_bar, cfg.pg_rho_bar, cfg.lambda_)
+        self._clips = Clips(cfg.rho_bar, cfg.c_bar, cfg.pg_rho_bar, cfg.trace_decay)
 
     def gradients(self, batch: Unroll, want_metrics: bool = False) -> tuple[list[Tensor], dict[str, float]]:
         """Gradients in the order of `parameters`, and metrics by name (empty unless wanted)."""

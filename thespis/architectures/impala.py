@@ -41,8 +41,8 @@ class Config(Experiment):
     """Clip of the trace weights: decides how far corrections reach back."""
     pg_rho_bar: float = 1.0
     """Clip of the importance weights of the policy gradient."""
-    lambda_: float = 1.0
-    """Extra decay of the traces (paper: 1)."""
+    trace_decay: float = 1.0
+    """Lambda of V-trace: extra decay of the traces (paper: 1)."""
     correction: bool = True
     """Off trains as if the data were on-policy, to see what V-trace is for."""
     forced_lag: int = 0
@@ -68,7 +68,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "unroll_length": 20,
         "discount": 0.9,
         "entropy_cost": 0.0,
-        "lambda_": 0.95,
+        "trace_decay": 0.95,
         "reward": {"kind": "none", "normalize": True},
         "optimizer": {"learning_rate": 1e-3, "anneal": False, "clip": 40.0},
     },
