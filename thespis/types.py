@@ -69,6 +69,10 @@ class Inputs:
     last_action: Array
     last_reward: Array
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Twice as fast as what dataclasses do for slots, and this is pickled for every unroll.
+        return Inputs, (self.obs, self.first, self.last_action, self.last_reward)
+
 
 class Acted(NamedTuple):
     """`actions`: `[B, ...]`. `logp`: float32 `[B]`, under the distribution that drew them. `state`: to act on next."""
@@ -105,6 +109,9 @@ class Unroll:
     final_index: Array
     final_obs: Tree
     returns: Array | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unroll, tuple(getattr(self, name) for name in self.__slots__)
 
 
 @dataclass(frozen=True, slots=True)

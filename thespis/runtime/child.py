@@ -15,7 +15,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ class Host:
         self._calls += 1
         number, home = self._calls, self._homes[call.service]
         if call.service in self._forwarders:
-            call = replace(call, args=tuple(map(seal, call.args)))
+            call = call._replace(args=tuple(map(seal, call.args)))
         self._pending[number] = (home, call, future)
         try:
             sent = self._peers[home].send((number, call)) if home in self._peers else 0
@@ -145,16 +145,26 @@ class Host:
         number, content = message
         if isinstance(content, Call):
             self._callers[connection].add(content.caller)
-            self._spawn(self._answer(connection, number, content))
+            self._begin(connection, number, content)
         elif number in self._pending and not self._pending[number][2].done():
             self._pending[number][2].set_result((content[0], nbytes))
 
-    async def _answer(self, connection: Connection, number: int, call: Call) -> None:
+    def _begin(self, connection: Connection, number: int, call: Call) -> None:
+        """Start answering a call from another process: one task per call, for services do little else."""
+
+        def reply(task: asyncio.Task[Any]) -> None:
+            if task.cancelled():
+                return  # the caller is gone
+            error = task.exception()
+            if error is None:
+                connection.send((number, (task.result(),)))
+            else:
+                self._fail(f"{call.service[0]} {call.service[1]}", error)
+
         try:
-            result = await self._serve(call)
-        except asyncio.CancelledError:
-            return  # the caller is gone
-        connection.send((number, (result,)))
+            self._endpoints[call.service].begin(call).add_done_callback(reply)
+        except Exception as error:
+            self._fail(f"{call.service[0]} {call.service[1]}", error)
 
     async def _serve(self, call: Call) -> Any:
         """The answer of a role of this process; its error is its own, not its caller's."""

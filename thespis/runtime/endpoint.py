@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from thespis.program import Edge, RoleSpec
 from thespis.runs.checkpoints import load_role
 from thespis.runtime.context import Context, Waiting
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One awaited call. `settled`: every sequence number below it has been answered and may be forgotten."""
 
     caller: tuple[str, int, int]
@@ -39,6 +37,10 @@ class Endpoint:
         self._seen: dict[tuple[str, int], tuple[int, dict[int, asyncio.Task[Any]]]] = {}
 
     async def answer(self, call: Call) -> Any:
+        return await asyncio.shield(self.begin(call))
+
+    def begin(self, call: Call) -> asyncio.Task[Any]:
+        """The task that answers the call: a new one, or the one it had when it came before."""
         if call.method not in self._methods:
             raise AttributeError(f"{call.service[0]} has no edge {call.method!r}")
         role, index, incarnation = call.caller
@@ -53,7 +55,7 @@ class Endpoint:
         if call.sequence not in answers:
             method: Callable[..., Any] = getattr(self._role, call.method)
             answers[call.sequence] = asyncio.ensure_future(method(*call.args))
-        return await asyncio.shield(answers[call.sequence])
+        return answers[call.sequence]
 
     def lost(self, caller: tuple[str, int, int]) -> None:
         """This life of a caller is gone: nothing more is done on its behalf, so a batch is not taken for nobody."""
