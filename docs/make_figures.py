@@ -39,11 +39,6 @@ MEMORY: dict[str, Any] = {
     "env": "thespis/Memory-v0",
     "on": "simulation",
     "actors": 1,
-    "envs_per_actor": 16,
-    "unroll_length": 20,
-    "total_steps": 300_000,
-    "reward": {"kind": "none"},
-    "optimizer": {"learning_rate": 3e-3, "anneal": True, "clip": 40.0},
     "report_every": 0.05,
 }
 

@@ -18,15 +18,7 @@ LAGGED: dict[str, Any] = {
     "forced_lag": 10,
     "optimizer": {"learning_rate": 2e-3, "anneal": False},
 }
-MEMORY: dict[str, Any] = {
-    "env": "thespis/Memory-v0",
-    "actors": 1,
-    "envs_per_actor": 16,
-    "unroll_length": 20,
-    "total_steps": 300_000,
-    "reward": {"kind": "none"},
-    "optimizer": {"learning_rate": 3e-3, "anneal": True, "clip": 40.0},
-}
+MEMORY: dict[str, Any] = {"env": "thespis/Memory-v0", "actors": 1}
 
 
 def learn(place: Path, **settings: Any) -> dict[str, Any]:

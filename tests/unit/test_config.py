@@ -94,9 +94,9 @@ def test_a_config_without_its_architecture(tmp_path: Path) -> None:
 
 
 def test_presets_stand_between_the_defaults_and_what_is_given() -> None:
-    plain, atari = defaults("impala", "thespis/Memory-v0", {}), defaults("impala", "ALE/Pong-v5", {})
+    plain, atari = defaults("impala", "Acrobot-v1", {}), defaults("impala", "ALE/Pong-v5", {})
     preset = architecture("impala").PRESETS["ALE/*"]
-    assert plain == Config(env="thespis/Memory-v0")
+    assert plain == Config(env="Acrobot-v1")
     assert isinstance(atari, Config)
     assert {name: to_dict(atari)[name] for name in ("total_steps", "reduction")} == {
         name: preset[name] for name in ("total_steps", "reduction")

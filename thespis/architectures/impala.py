@@ -62,6 +62,13 @@ class Config(Experiment):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"total_steps": 400_000},  # twice what it takes; the learning rate anneals over it
+    "thespis/Memory-v0": {  # unrolls of two episodes, so that cue and question are in one
+        "total_steps": 300_000,
+        "envs_per_actor": 16,
+        "unroll_length": 20,
+        "reward": {"kind": "none"},
+        "optimizer": {"learning_rate": 3e-3, "clip": 40.0},
+    },
     "Pendulum-v1": {  # a short horizon and normalised rewards; small batches, because it takes many updates
         "total_steps": 600_000,
         "envs_per_actor": 8,
