@@ -36,10 +36,6 @@ class Sealed:
             position += aligned(size)
         return pickle.loads(self._body, buffers=buffers)
 
-    @property
-    def nbytes(self) -> int:
-        return len(self._body) + self._block.nbytes
-
 
 def seal(value: Any) -> Any:
     """`value` sealed if it can hold arrays; versions, counts and the like travel as they are."""

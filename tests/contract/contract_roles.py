@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -101,6 +101,8 @@ class Forgetful(roles.Replay):
 
 class Publisher:
     """Publishes versions 0, 1, 2, ... of its epoch, with weights that say which they are."""
+
+    PUBLISHES: ClassVar = True
 
     def __init__(self, ctx: Any, publish: Any, updates: int, crash_at: tuple[int, str] | None, once: Path) -> None:
         self._ctx, self._publish, self._updates, self._crash_at, self._once = ctx, publish, updates, crash_at, once

@@ -14,7 +14,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
 from thespis.envs.autoreset import Environments
-from thespis.envs.make import describe, make, make_single
+from thespis.envs.make import describe, make
 from thespis.envs.spaces import env_actions, observation_space
 from thespis.envs.sync import SEEDS, SyncVector
 from thespis.envs.toys import Chain
@@ -314,7 +314,7 @@ def test_pendulum_gets_torques_in_its_own_units() -> None:
 
 def test_pictures_of_one_environment() -> None:
     pytest.importorskip("pygame")
-    environments = make_single("CartPole-v1")
+    environments = make("CartPole-v1", 1, render_mode="rgb_array")
     environments.reset(0)
     frame = environments.render()
     assert frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
@@ -379,7 +379,7 @@ def test_atari_time_limit_is_in_frames_and_truncates() -> None:
 
 def test_filmed_atari_plays_the_game_that_training_saw() -> None:
     pytest.importorskip("ale_py")
-    filmed = make_single("ALE/Pong-v5")
+    filmed = make("ALE/Pong-v5", 1, render_mode="rgb_array")
     seen, _ = play(make("ALE/Pong-v5", 1), 5, 60)
     shown, _ = play(filmed, 5, 60)
     assert all(np.array_equal(a, b) for a, b in zip(seen, shown, strict=True))

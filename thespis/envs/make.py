@@ -55,13 +55,6 @@ def make(
         raise ThespisError(f"environment {name!r} cannot be made: {_line(error)}") from error
 
 
-def make_single(
-    env: EnvLike, *, env_kwargs: Mapping[str, Any] | None = None, render_mode: str = "rgb_array"
-) -> Environments:
-    """One environment that can `render()`, with observations and actions as in training."""
-    return make(env, 1, env_kwargs=env_kwargs, render_mode=render_mode)
-
-
 def describe(env: EnvLike, env_kwargs: Mapping[str, Any] | None = None) -> Spaces:
     """The spaces of one environment as a policy sees them; nothing stays open."""
     environments = make(env, 1, env_kwargs=env_kwargs)

@@ -60,6 +60,7 @@ class Publish(Protocol):
 class Learner:
     """Counts updates; the count is half of every version it publishes, the epoch of this life is the other."""
 
+    PUBLISHES: ClassVar = True  # so each life of it gets an epoch of its own
     LOST: ClassVar = "sampled_batches"  # what goes with a life of it, counted when it is restarted
 
     def __init__(

@@ -32,7 +32,7 @@ class EdgeCost:
 
 _EDGE = EdgeCost((1e-4, 1e-4), 1e9)
 _WORK = {
-    # Measured on one core of a small server with a 64-64 MLP and CartPole; what matters is their proportion.
+    # Of the order of what CartPole and an MLP in torch take on one core of a small server; their proportion matters.
     "env_step": WorkCost(5e-5, 8e-7),
     "inference": WorkCost(8e-5, 8e-7),
     "learn": WorkCost(1.2e-3, 1.2e-6),

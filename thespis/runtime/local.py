@@ -138,15 +138,13 @@ class Supervisor:
         loop.add_reader(child.pidfd, self._on_exit, child)
 
     def _identity(self, spec: RoleSpec) -> Identity:
-        # The epoch must be on disk before anything is published under it, so that no other life ever reuses it.
-        epoch = self._session.run.next_epoch() if spec.role == "learner" else 0
         return Identity(
             role=spec.role,
             index=spec.index,
             run_seed=self._session.cfg.seed,
             generation=self._session.generation,
             restarts=self._restarts[spec.process],
-            epoch=epoch,
+            epoch=self._session.epoch(spec),
             incarnation=secrets.randbits(62),
         )
 

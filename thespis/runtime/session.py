@@ -91,6 +91,13 @@ class Session:
             if error:
                 self.log(error, show=False)
 
+    def epoch(self, spec: RoleSpec) -> int:
+        """The epoch of a life that is about to start, if the role publishes versions; on disk before it is used.
+
+        No other life ever gets the same, so weights from before a crash never look newer.
+        """
+        return self.run.next_epoch(spec.role) if getattr(spec.kind, "PUBLISHES", False) else 0
+
     def restarted(self, spec: RoleSpec) -> None:
         """Count a restart, and what was lost with the life before it."""
         lost = getattr(spec.kind, "LOST", None)

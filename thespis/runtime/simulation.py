@@ -179,7 +179,7 @@ class Simulation:
                 run_seed=self._session.cfg.seed,
                 generation=self._session.generation,
                 restarts=self._restarts[home],
-                epoch=self._session.run.next_epoch() if spec.role == "learner" else 0,
+                epoch=self._session.epoch(spec),
                 incarnation=(self._session.generation << 16) + self._restarts[home],
             )
             ctx = SimulatedContext(identity, self._loop, self._costs, slow)
