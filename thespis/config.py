@@ -95,7 +95,7 @@ class Experiment:
     """Stop when the mean of the last 100 training episodes reaches this."""
     actors: int = field(default_factory=lambda: min(max(1, (os.cpu_count() or 2) - 1), 8))
     """How many actors step environments; by default one per core that the learner leaves, 8 at most."""
-    envs_per_actor: int = 64
+    envs_per_actor: int = 32
     """Environments each actor steps side by side."""
     run_dir: Path | None = None
     """Where to write; runs/<architecture>-<env>-s<seed>-<n> if not given."""

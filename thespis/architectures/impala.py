@@ -50,7 +50,7 @@ class Config(Experiment):
     reward: RewardConfig = field(default_factory=lambda: RewardConfig(kind="scale", scale=0.1))
     network: NetworkConfig = field(default_factory=NetworkConfig)
     optimizer: OptimizerConfig = field(
-        default_factory=lambda: OptimizerConfig(learning_rate=5e-3, anneal=True, clip=0.5)
+        default_factory=lambda: OptimizerConfig(learning_rate=3e-3, anneal=True, clip=0.5)
     )
 
     def __post_init__(self) -> None:

@@ -65,6 +65,8 @@ class Control:
         self.socket.setblocking(False)
 
         def readable() -> None:
+            if self.socket.fileno() < 0:
+                return  # closed in the same turn of the loop in which this was due
             try:
                 messages = self.receive()
             except EOFError:
