@@ -161,7 +161,7 @@ def perform(stage: Stage) -> Callable[..., Outcome]:
         from thespis.runs.screen import Screen
         from thespis.runtime.costs import CostModel
         from thespis.runtime.faults import parse_faults
-        from thespis.runtime.local import Supervisor
+        from thespis.runtime.local import LocalSupervisor
         from thespis.runtime.session import Session
         from thespis.runtime.simulation import Simulation
 
@@ -173,7 +173,7 @@ def perform(stage: Stage) -> Callable[..., Outcome]:
             if on == "simulation":
                 summary = Simulation(program, session, CostModel(), parse_faults(faults, program)).run(None)
             else:
-                summary = Supervisor(program, session).run(None)
+                summary = LocalSupervisor(program, session).run(None)
         finally:
             session.close()
         return Outcome(summary, session.error, directory.log.read_text(), directory.path)

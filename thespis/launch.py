@@ -95,9 +95,9 @@ def _perform(cfg: Experiment, program: Any, run: Any, costs: Any, faults: Any, r
 
             summary = Simulation(program, session, costs, faults).run(restore)
         else:
-            from thespis.runtime.local import Supervisor
+            from thespis.runtime.local import LocalSupervisor
 
-            summary = Supervisor(program, session).run(restore)
+            summary = LocalSupervisor(program, session).run(restore)
     finally:
         screen.close()
         session.close()

@@ -1,0 +1,236 @@
+"""The roles of one process: builds them, serves their edges, runs the workers, and says what happens.
+
+The same under the local and the Ray runtime. Those differ in how a process is started, how it is told what to do, and
+in the lines between processes; a line is anything with a `send`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import resource
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from thespis.errors import ThespisError
+from thespis.program import RoleSpec
+from thespis.runs.checkpoints import save_role
+from thespis.runtime.clock import LocalContext
+from thespis.runtime.context import Context, Identity
+from thespis.runtime.endpoint import Call, Endpoint, build
+from thespis.runtime.process import Status
+from thespis.sealed import seal, unseal
+
+_FLUSH_SECONDS = 0.05
+"""How stale the supervisor's numbers may be: it decides when to stop from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """All a process needs to become its roles.
+
+    `homes`: which process serves each role. `forwarders`: services that do not look inside what they are given.
+    `restore`: the checkpoint to go on from. `again`: this is not the first life of the process in this run.
+    """
+
+    path: list[str]
+    roles: bytes
+    identities: list[Identity]
+    homes: dict[tuple[str, int], str]
+    forwarders: frozenset[tuple[str, int]]
+    restore: Path | None
+    again: bool
+
+
+class Line(Protocol):
+    """One way to another process. `send` never waits and returns how many bytes travelled."""
+
+    def send(self, message: Any) -> int: ...
+
+
+class Host:
+    """Roles that live together. `tell` says something to the supervisor; `over` is done when it is time to leave."""
+
+    def __init__(self, tell: Callable[[Any], None], status: Status) -> None:
+        self.over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._tell, self._status = tell, status
+        self._contexts: list[Context] = []
+        self._roles: dict[tuple[str, int], Any] = {}
+        self._endpoints: dict[tuple[str, int], Endpoint] = {}
+        self._homes: dict[tuple[str, int], str] = {}
+        self._forwarders: frozenset[tuple[str, int]] = frozenset()
+        self._peers: dict[str, Line] = {}
+        self._callers: defaultdict[Line, set[tuple[str, int, int]]] = defaultdict(set)
+        self._pending: dict[int, tuple[str, Call, asyncio.Future[tuple[Any, int]]]] = {}
+        self._calls = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._workers: list[asyncio.Task[None]] = []
+
+    def start(self, start: Start) -> None:
+        """Build the roles and let the workers among them run. What goes wrong is told, not raised."""
+        loop = asyncio.get_running_loop()
+        self._homes, self._forwarders = start.homes, start.forwarders
+        specs: list[RoleSpec] = pickle.loads(start.roles)
+        for spec, identity in zip(specs, start.identities, strict=True):
+            try:
+                self._build(spec, identity, start)
+            except Exception as error:
+                self.fail(f"{spec}", error)
+                return
+        for key, role in self._roles.items():
+            if hasattr(role, "run"):
+                self._workers.append(loop.create_task(self._work(key, role)))
+        self.spawn(self._flush_often())
+
+    # -- roles ------------------------------------------------------------------------------------
+
+    def _build(self, spec: RoleSpec, identity: Identity, start: Start) -> None:
+        ctx = LocalContext(identity, self._status)
+        forgets = start.again and getattr(spec.kind, "FORGETS", False)
+        role = build(spec, ctx, self._deliver, None if forgets else start.restore)
+        self._contexts.append(ctx)
+        self._roles[spec.key] = role
+        self._endpoints[spec.key] = Endpoint(role)
+
+    async def _work(self, key: tuple[str, int], role: Any) -> None:
+        try:
+            await role.run()
+        except Exception as error:
+            self.fail(f"{key[0]} {key[1]}", error)
+
+    def fail(self, who: str, error: BaseException) -> None:
+        """Say what went wrong, once, and leave: the supervisor decides what follows."""
+        self.flush()
+        if isinstance(error, ThespisError):
+            self._tell(("error", f"{error}", "", True))
+        else:
+            text = "".join(traceback.format_exception(error))
+            self._tell(("error", f"{who}: {type(error).__name__}: {error}", text, False))
+        self._leave(1)
+
+    def _leave(self, code: int) -> None:
+        if not self.over.done():
+            self.over.set_result(code)
+
+    # -- edges ------------------------------------------------------------------------------------
+
+    async def _deliver(self, call: Call, edge: str) -> tuple[Any, int]:
+        if call.service in self._endpoints:
+            return unseal(await self._serve(call)), 0
+        future: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
+        self._calls += 1
+        number, home = self._calls, self._homes[call.service]
+        if call.service in self._forwarders:
+            call = call._replace(args=tuple(map(seal, call.args)))
+        self._pending[number] = (home, call, future)
+        try:
+            sent = self._peers[home].send((number, call)) if home in self._peers else 0
+            answer, received = await future
+        finally:
+            del self._pending[number]
+        return unseal(answer), sent + received
+
+    def on_message(self, line: Line, message: Any, nbytes: int) -> None:
+        """A call of another process, or its answer to one of ours."""
+        number, content = message
+        if isinstance(content, Call):
+            self._callers[line].add(content.caller)
+            self._begin(line, number, content)
+        elif number in self._pending and not self._pending[number][2].done():
+            self._pending[number][2].set_result((content[0], nbytes))
+
+    def _begin(self, line: Line, number: int, call: Call) -> None:
+        """Start answering a call from another process: one task per call, for services do little else."""
+
+        def reply(task: asyncio.Task[Any]) -> None:
+            if task.cancelled():
+                return  # the caller is gone
+            error = task.exception()
+            if error is None:
+                line.send((number, (task.result(),)))
+            else:
+                self.fail(f"{call.service[0]} {call.service[1]}", error)
+
+        try:
+            self._endpoints[call.service].begin(call).add_done_callback(reply)
+        except Exception as error:
+            self.fail(f"{call.service[0]} {call.service[1]}", error)
+
+    async def _serve(self, call: Call) -> Any:
+        """The answer of a role of this process; its error is its own, not its caller's."""
+        try:
+            return await self._endpoints[call.service].answer(call)
+        except Exception as error:
+            self.fail(f"{call.service[0]} {call.service[1]}", error)
+            raise asyncio.CancelledError from None
+
+    def adopt(self, peer: str, line: Line) -> None:
+        """Take a line to another process, new or restarted, and repeat what it has not answered."""
+        self._peers[peer] = line
+        for number, (home, call, _) in self._pending.items():
+            if home == peer:
+                line.send((number, call))
+
+    def lost(self, line: Line) -> None:
+        """The process at the other end is gone."""
+        for caller in self._callers.pop(line, ()):
+            for endpoint in self._endpoints.values():
+                endpoint.lost(caller)
+        for name, peer in list(self._peers.items()):
+            if peer is line:
+                del self._peers[name]
+
+    # -- control ----------------------------------------------------------------------------------
+
+    async def obey(self, kind: str, *args: Any) -> Any:
+        """Do what the supervisor asks."""
+        try:
+            if kind == "halt":
+                for worker in self._workers:
+                    worker.cancel()
+                await asyncio.gather(*self._workers, return_exceptions=True)
+            elif kind == "save":
+                self._save(Path(args[0]))
+            elif kind == "do":
+                key, method, *rest = args
+                return await getattr(self._roles[key], method)(*rest)
+            elif kind == "exit":
+                await self._close()
+            return None
+        finally:
+            self.flush()
+
+    def _save(self, staging: Path) -> None:
+        for (name, index), role in self._roles.items():
+            if hasattr(role, "state"):
+                save_role(staging, name, index, *role.state())
+
+    async def _close(self) -> None:
+        for role in self._roles.values():
+            if hasattr(role, "close"):
+                await role.close()
+
+    # -- reports ----------------------------------------------------------------------------------
+
+    async def _flush_often(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_SECONDS)
+            self.flush()
+
+    def flush(self) -> None:
+        reports = [ctx.take_report() for ctx in self._contexts]
+        # The peak, not the present size: it is one cheap call, and the peak is what must fit.
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        for report in reports:
+            report.rss_mb = resident
+        self._tell(("reports", reports))
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Keep a reference until it is done; the event loop itself keeps none."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
