@@ -102,9 +102,32 @@ class Stage:
                     stream.close()
 
 
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A cluster of two nodes that the tests share, so that some edges cross from one to the other."""
+    import logging
+
+    import ray
+    from ray.cluster_utils import Cluster
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    os.environ["RAY_AUTH_TOKEN"] = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="ray-") as short:  # its sockets' names must fit into 107 characters
+        node = {"num_cpus": 4, "object_store_memory": 200 << 20}
+        cluster = Cluster(initialize_head=True, head_node_args={**node, "temp_dir": short, "include_dashboard": False})
+        cluster.add_node(**node)
+        ray.init(cluster.address, log_to_driver=False, configure_logging=False)
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
+
+
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Stage]:
     """A stage that must be empty two seconds after the test: no process, descriptor, shared memory or file."""
+    on_ray = getattr(request.node, "callspec", None) and request.node.callspec.params.get("on") == "ray"
+    if on_ray:
+        request.getfixturevalue("ray_cluster")  # outlives the test, so it must not be taken for something left
     stage = Stage(tmp_path)
     name, _, value = stage.mark.partition("=")
     monkeypatch.setenv(name, value)
@@ -123,7 +146,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     assert _shared() <= shared, "shared memory is left"
     # torch makes its per-user cache directory there when it is first imported.
     assert not [entry for entry in stage.temporary.iterdir() if not entry.name.startswith("torchinductor_")]
-    assert not [name for name in _descriptors() if name not in descriptors], "descriptors are left"
+    if not on_ray:  # Ray opens connections as it needs them
+        assert not [name for name in _descriptors() if name not in descriptors], "descriptors are left"
     assert not list(tmp_path.rglob(".tmp-*")), "half-written files are left"
 
 
@@ -172,6 +196,10 @@ def perform(stage: Stage) -> Callable[..., Outcome]:
         try:
             if on == "simulation":
                 summary = Simulation(program, session, CostModel(), parse_faults(faults, program)).run(None)
+            elif on == "ray":
+                from thespis.runtime.ray import RaySupervisor
+
+                summary = RaySupervisor(program, session).run(None)
             else:
                 summary = LocalSupervisor(program, session).run(None)
         finally:

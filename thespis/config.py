@@ -85,8 +85,8 @@ class Experiment:
 
     env: Spec = "CartPole-v1"
     """Gymnasium id, verbatim (CartPole-v1, ALE/Pong-v5, module:EnvId-v0), or file.py::function that makes one."""
-    on: Literal["local", "simulation"] = "local"
-    """Runtime: local (one process per role) or simulation (one process, virtual time, deterministic)."""
+    on: Literal["local", "simulation", "ray"] = "local"
+    """Runtime: local (one process per role), simulation (one process, virtual time, deterministic), or ray."""
     seed: int = 0
     """Everything random in the run follows from it."""
     total_steps: int = 1_000_000
@@ -113,6 +113,12 @@ class Experiment:
     """Seconds an environment may take for one step before its actor is killed and replaced."""
     stall_timeout: float = 60.0
     """Seconds without an update after which the run says who waits for whom, and ends."""
+    ray_address: str | None = None
+    """ray: the cluster to join, `auto` or HOST:PORT; without it a Ray of this machine alone is started for the run."""
+    actors_per_node: int | None = None
+    """ray: exactly this many actors on each node; by default they are spread as the cluster has room."""
+    placement_timeout: float = 60.0
+    """ray: seconds a role may wait for a place in the cluster before the run says what is missing."""
     cost_model: Path | None = None
     """simulation: YAML file with the cost of work and edges (docs/simulation.md)."""
     faults: tuple[str, ...] = ()
@@ -123,13 +129,17 @@ class Experiment:
             if getattr(self, name) < least:
                 flag = name.replace("_", "-")
                 raise ThespisError(f"--{flag} is {getattr(self, name)}; give at least {least}")
-        for name in ("report_every", "checkpoint_every", "env_timeout", "stall_timeout"):
+        for name in ("report_every", "checkpoint_every", "env_timeout", "stall_timeout", "placement_timeout"):
             if not getattr(self, name) > 0:
                 raise ThespisError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give more than 0 seconds")
         if self.eval_every < 0 or self.eval_episodes < 0:
             raise ThespisError("--eval-every and --eval-episodes cannot be negative")
         if self.on != "simulation" and (self.faults or self.cost_model):
             raise ThespisError("--faults and --cost-model belong to the simulation; add --on simulation")
+        if self.on != "ray" and (self.ray_address or self.actors_per_node):
+            raise ThespisError("--ray-address and --actors-per-node belong to Ray; add --on ray")
+        if self.actors_per_node is not None and self.actors_per_node < 1:
+            raise ThespisError(f"--actors-per-node is {self.actors_per_node}; give at least 1")
 
     @property
     def env_name(self) -> str:

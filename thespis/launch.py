@@ -94,6 +94,10 @@ def _perform(cfg: Experiment, program: Any, run: Any, costs: Any, faults: Any, r
             from thespis.runtime.simulation import Simulation
 
             summary = Simulation(program, session, costs, faults).run(restore)
+        elif cfg.on == "ray":
+            from thespis.runtime.ray import RaySupervisor
+
+            summary = RaySupervisor(program, session).run(restore)
         else:
             from thespis.runtime.local import LocalSupervisor
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from thespis.errors import ThespisError
@@ -51,6 +51,9 @@ class RoleSpec:
     settings: Mapping[str, Any]
     restarts: int
     process: str
+    cpus: float
+    gpus: float
+    near: str | None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -92,16 +95,23 @@ class Program:
         *args: Any,
         restarts: int = 0,
         process: str | None = None,
+        cpus: float | None = None,
+        gpus: float = 0.0,
+        near: str | None = None,
         **settings: Any,
     ) -> Handle:
         """Add a role. Adding the same name again makes the next index of it.
 
         `restarts`: how often it may be started again after it failed; its process shares the count.
         `process`: roles of one process name share a process; by default each has its own.
+        `cpus`, `gpus`: what a cluster keeps free for it; by default one CPU for a role that runs, none for a service.
+        `near`: roles of one such name are put on the same node of a cluster; the others are spread.
         """
         index = sum(spec.role == role for spec in self.roles)
         home = process or f"{role}-{index}"
-        self.roles.append(RoleSpec(role, index, builder, args, settings, restarts, home))
+        spec = RoleSpec(role, index, builder, args, settings, restarts, home, 0.0, gpus, near)
+        needs = float(hasattr(spec.kind, "run")) if cpus is None else cpus
+        self.roles.append(replace(spec, cpus=needs))
         return Handle(role, index)
 
     @property

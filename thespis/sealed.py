@@ -7,6 +7,7 @@ a short pickle and one block of memory, whoever holds it.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ class Sealed:
         for size in self._sizes:
             buffers.append(self._block[position : position + size])
             position += aligned(size)
-        return pickle.loads(self._body, buffers=buffers)
+        return load(self._body, buffers)
 
 
 def seal(value: Any) -> Any:
@@ -55,18 +56,28 @@ def unseal(value: Any) -> Any:
     return value
 
 
-def aligned(size: int) -> int:
-    return (size + _ALIGN - 1) // _ALIGN * _ALIGN
-
-
-def _pack(value: Any) -> Sealed:
+def dump(value: Any) -> tuple[bytes, list[memoryview]]:
+    """A short pickle, and the memory of the arrays it refers to, not copied."""
     buffers: list[memoryview] = []
 
     def collect(buffer: pickle.PickleBuffer) -> bool:
         buffers.append(buffer.raw())
         return False
 
-    body = pickle.dumps(value, protocol=5, buffer_callback=collect)
+    return pickle.dumps(value, protocol=5, buffer_callback=collect), buffers
+
+
+def load(body: bytes | memoryview, buffers: Iterable[Any]) -> Any:
+    """The inverse of `dump`; arrays are views of the buffers."""
+    return pickle.loads(body, buffers=buffers)
+
+
+def aligned(size: int) -> int:
+    return (size + _ALIGN - 1) // _ALIGN * _ALIGN
+
+
+def _pack(value: Any) -> Sealed:
+    body, buffers = dump(value)
     sizes = tuple(buffer.nbytes for buffer in buffers)
     block = np.empty(sum(map(aligned, sizes)), np.uint8)
     position = 0

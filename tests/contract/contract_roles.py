@@ -58,14 +58,21 @@ class Producer:
 
 
 class Consumer:
-    """Samples and notes what it got. An environment step, for this test, is a producer's last item."""
+    """Samples and notes what it got. An environment step, for this test, is a producer's last item.
 
-    def __init__(self, ctx: Any, sample: Any, journal: Path, batch: int, acked: Path, delay: float = 0.0) -> None:
+    `delay`: begin that long after `full` items were taken from the producer.
+    """
+
+    def __init__(
+        self, ctx: Any, sample: Any, journal: Path, batch: int, acked: Path, delay: float = 0.0, full: int = 0
+    ) -> None:
         self._ctx, self._sample, self._journal, self._batch = ctx, sample, journal, batch
-        self._acked, self._delay = acked, delay
+        self._acked, self._delay, self._full = acked, delay, full
 
     async def run(self) -> None:
         if self._delay:
+            while len(read(self._acked)) < self._full:
+                await self._ctx.sleep(0.05)
             await self._ctx.sleep(self._delay)
             note(self._journal.with_suffix(".before"), len(read(self._acked)))
         while True:

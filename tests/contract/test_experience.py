@@ -12,7 +12,7 @@ from thespis.program import Program
 from thespis.roles import Replay
 
 CAPACITY, BATCH, ITEMS = 3, 2, 31
-CRASHES = [("simulation", "raise"), ("local", "raise"), ("local", "kill")]
+CRASHES = [("simulation", "raise"), ("local", "raise"), ("local", "kill"), ("ray", "raise"), ("ray", "kill")]
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -20,7 +20,7 @@ def build(path: Path, producers: int = 2, delay: float = 0.0, crash_at: Any = No
     program = Program("experience")
     queue = queue(program) if queue else program.add("queue", Replay.queue, capacity=CAPACITY)
     acked, sample = path / "acked-0", queue.edge("sample", items=BATCH)
-    program.add("consumer", Consumer, sample, path / "taken", BATCH, acked, delay)
+    program.add("consumer", Consumer, sample, path / "taken", BATCH, acked, delay, CAPACITY)
     for index in range(producers):
         journal = path / f"acked-{index}"
         program.add("producer", Producer, queue.edge("insert"), journal, ITEMS, crash_at, restarts=2)
@@ -40,7 +40,7 @@ def whole(numbers: list[int]) -> bool:
     return len(numbers) >= ITEMS and numbers == [*range(len(numbers))]
 
 
-@pytest.mark.parametrize("on", ["simulation", "local"])
+@pytest.mark.parametrize("on", ["simulation", "local", "ray"])
 def test_every_item_arrives_once_and_in_order(on: str, perform: Any, tmp_path: Path) -> None:
     outcome = perform(build(tmp_path, producers=2), on, total_steps=2)
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error
@@ -49,7 +49,7 @@ def test_every_item_arrives_once_and_in_order(on: str, perform: Any, tmp_path: P
     assert all(whole(numbers) for numbers in taken.values())
 
 
-@pytest.mark.parametrize("on", ["simulation", "local"])
+@pytest.mark.parametrize("on", ["simulation", "local", "ray"])
 def test_a_full_queue_makes_producers_wait(on: str, perform: Any, tmp_path: Path) -> None:
     perform(build(tmp_path, producers=1, delay=0.5), on, total_steps=1)
     assert read(tmp_path / "taken.before") == [CAPACITY]
@@ -72,7 +72,7 @@ def test_a_producer_that_dies_and_comes_back(on: str, how: str, perform: Any, tm
 @pytest.mark.parametrize(("on", "how"), CRASHES)
 def test_nothing_is_stored_for_a_producer_that_died_waiting(on: str, how: str, perform: Any, tmp_path: Path) -> None:
     """The queue is full when it dies and still full when it is back: its old call must be gone by then."""
-    program = build(tmp_path, producers=1, delay=2.5, crash_at=(CAPACITY, how))
+    program = build(tmp_path, producers=1, delay=4.0, crash_at=(CAPACITY, how))
     outcome = perform(program, on, total_steps=1, stall_timeout=10.0)
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error
     first, second = lives(read(tmp_path / "taken")).values()

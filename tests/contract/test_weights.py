@@ -26,7 +26,7 @@ def build(path: Path, crash_at: tuple[int, str] | None, goal: Version) -> Progra
     return program
 
 
-@pytest.mark.parametrize("on", ["simulation", "local"])
+@pytest.mark.parametrize("on", ["simulation", "local", "ray"])
 def test_only_newer_weights_come(on: str, perform: Any, tmp_path: Path) -> None:
     outcome = perform(build(tmp_path, None, Version(0, UPDATES - 1)), on, total_steps=2)
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error
@@ -39,7 +39,7 @@ def test_only_newer_weights_come(on: str, perform: Any, tmp_path: Path) -> None:
         assert None in seen, "a pull between two versions has nothing to bring"
 
 
-@pytest.mark.parametrize(("on", "how"), [("simulation", "raise"), ("local", "raise"), ("local", "kill")])
+@pytest.mark.parametrize(("on", "how"), [("simulation", "raise"), ("local", "raise"), ("local", "kill"), ("ray", "raise"), ("ray", "kill")])
 def test_a_restarted_publisher_is_newer_in_all_it_says(on: str, how: str, perform: Any, tmp_path: Path) -> None:
     outcome = perform(build(tmp_path, (9, how), Version(1, UPDATES - 1)), on, total_steps=2, stall_timeout=10.0)
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error

@@ -127,18 +127,20 @@ def build_evaluator(ctx: Context, cfg: Config, pull: Any) -> roles.Evaluator:
 
 def program(cfg: Config) -> Program:
     p = Program("impala")
-    queue = p.add("queue", roles.Replay.queue, capacity=cfg.queue_capacity, process="services")
-    weights = p.add("weights", roles.WeightStore, hold_back=cfg.forced_lag, process="services")
+    services: dict[str, Any] = {"process": "services", "near": "learner", "restarts": 3}
+    queue = p.add("queue", roles.Replay.queue, capacity=cfg.queue_capacity, **services)
+    weights = p.add("weights", roles.WeightStore, hold_back=cfg.forced_lag, **services)
     p.add(
         "learner",
         build_learner,
         cfg,
         queue.edge("sample", items=cfg.batch_unrolls),
         weights.edge("publish"),
+        near="learner",
         restarts=3,
     )
     for _ in range(cfg.actors):
         p.add("actor", build_actor, cfg, queue.edge("insert"), weights.edge("pull"), restarts=3)
     if cfg.eval_episodes:
-        p.add("evaluator", build_evaluator, cfg, weights.edge("pull"), restarts=3)
+        p.add("evaluator", build_evaluator, cfg, weights.edge("pull"), near="learner", cpus=0, restarts=3)
     return p

@@ -52,6 +52,8 @@ class Monitor:
         self.eval_reward: float | None = None
         self.eval_episodes = 0
         self.rss_mb: dict[str, dict[int, float]] = {}
+        self.nodes: dict[str, str] = {}
+        """The node each role lives on, where there are nodes."""
         self.waiting: dict[tuple[str, int], str | None] = {}
         """The edge each role waits on right now, for the report of a stall."""
         self.history: deque[float] = deque(maxlen=_HISTORY)
@@ -214,6 +216,7 @@ class Monitor:
             "edges": {name: {"calls": edge.calls, "bytes": edge.bytes} for name, edge in self.edges.items()},
             "restarts": sum(self.restarts.values()),
             "dropped": self.dropped,
+            "nodes": self.nodes,
             "weights_sha256": weights_sha256,
         }
 

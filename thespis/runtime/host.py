@@ -120,7 +120,7 @@ class Host:
 
     async def _deliver(self, call: Call, edge: str) -> tuple[Any, int]:
         if call.service in self._endpoints:
-            return unseal(await self._serve(call)), 0
+            return unseal(await self.serve(call)), 0
         future: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
         self._calls += 1
         number, home = self._calls, self._homes[call.service]
@@ -160,7 +160,7 @@ class Host:
         except Exception as error:
             self.fail(f"{call.service[0]} {call.service[1]}", error)
 
-    async def _serve(self, call: Call) -> Any:
+    async def serve(self, call: Call) -> Any:
         """The answer of a role of this process; its error is its own, not its caller's."""
         try:
             return await self._endpoints[call.service].answer(call)
@@ -178,11 +178,14 @@ class Host:
     def lost(self, line: Line) -> None:
         """The process at the other end is gone."""
         for caller in self._callers.pop(line, ()):
-            for endpoint in self._endpoints.values():
-                endpoint.lost(caller)
+            self._forget(caller)
         for name, peer in list(self._peers.items()):
             if peer is line:
                 del self._peers[name]
+
+    def _forget(self, caller: tuple[str, int, int]) -> None:
+        for endpoint in self._endpoints.values():
+            endpoint.lost(caller)
 
     # -- control ----------------------------------------------------------------------------------
 
@@ -198,6 +201,9 @@ class Host:
             elif kind == "do":
                 key, method, *rest = args
                 return await getattr(self._roles[key], method)(*rest)
+            elif kind == "gone":
+                for caller in args[0]:
+                    self._forget(caller)
             elif kind == "exit":
                 await self._close()
             return None

@@ -24,6 +24,15 @@ from thespis.runtime.control import Control
 _PR_SET_PDEATHSIG = 1
 _STATUS = struct.Struct("<diiqq")  # since when, working (1) or not (0), env + 1 (0: not known), episode, step
 ARENA_BYTES = 4 << 30
+ENVIRONMENT = {
+    # Each process is one worker among several: numpy's matrix product must not spread over their cores as well.
+    "OPENBLAS_NUM_THREADS": "1",
+    # Batches and activations come and go with every update. Given back to the system each time, their memory is
+    # cleared and mapped anew each time, which costs a third of a small learner's update.
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+}
+"""What every process of a run is given, unless the user has set it."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -98,14 +107,11 @@ class Child:
         os.close(self.arena)
 
 
-_ENVIRONMENT = {
-    # Each process is one worker among several: numpy's matrix product must not spread over their cores as well.
-    "OPENBLAS_NUM_THREADS": "1",
-    # Batches and activations come and go with every update. Given back to the system each time, their memory is
-    # cleared and mapped anew each time, which costs a third of a small learner's update.
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-}
+def status_page(name: str) -> int:
+    """Memory for a `Status`, as a descriptor."""
+    page = os.memfd_create(f"thespis-{name}-status", os.MFD_CLOEXEC)
+    os.ftruncate(page, mmap.PAGESIZE)
+    return page
 
 
 def spawn(name: str, log: IO[bytes]) -> Child:
@@ -113,8 +119,7 @@ def spawn(name: str, log: IO[bytes]) -> Child:
     ours, theirs = socket.socketpair()
     arena = os.memfd_create(f"thespis-{name}", os.MFD_CLOEXEC)
     os.ftruncate(arena, ARENA_BYTES)
-    page = os.memfd_create(f"thespis-{name}-status", os.MFD_CLOEXEC)
-    os.ftruncate(page, mmap.PAGESIZE)
+    page = status_page(name)
     keep = (theirs.fileno(), arena, page)
     process = subprocess.Popen(
         [sys.executable, "-m", "thespis.runtime.child", *map(str, keep), str(os.getpid())],
@@ -123,7 +128,7 @@ def spawn(name: str, log: IO[bytes]) -> Child:
         stdout=log,
         stderr=log,
         start_new_session=True,
-        env={**_ENVIRONMENT, **os.environ},
+        env={**ENVIRONMENT, **os.environ},
     )
     theirs.close()
     status = Status(page)

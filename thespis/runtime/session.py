@@ -103,6 +103,10 @@ class Session:
         lost = getattr(spec.kind, "LOST", None)
         self.monitor.restarted(spec.role, spec.index, lost)
 
+    def came_up(self, now: float) -> None:
+        """A process has built its roles: nobody can be expected to have learned before."""
+        self._last_update = (self.monitor.updates, now)
+
     def stalled(self, now: float) -> str | None:
         """Who waits for whom, once there has been no update for the stall timeout."""
         if self.monitor.updates != self._last_update[0]:

@@ -189,7 +189,9 @@ class Supervisor:
         """What a process says of itself: reports, or that it failed."""
         kind, *rest = message
         if kind == "reports":
-            member.up = True
+            if not member.up:
+                member.up = True
+                self._session.came_up(self._now())
             for report in rest[0]:
                 self._on_report(report)
         elif kind == "error":

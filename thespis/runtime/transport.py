@@ -12,19 +12,22 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
-import pickle
 import struct
 from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 
-from thespis.sealed import aligned
+from thespis.sealed import aligned, dump, load
 
 _HEADER = struct.Struct("<QIIq")  # pickle bytes, array count, releases count, arena block (-1: arrays are inline)
 _NUMBER = struct.Struct("<Q")
 _INLINE = 16 * 1024
 """Below this many bytes of arrays a second copy is cheaper than the bookkeeping of shared memory."""
+
+
+Received = Callable[["Connection", Any, int], None]
+"""What takes in a message: the line it came on, the message, and how many bytes it took."""
 
 
 class Arena:
@@ -82,7 +85,7 @@ class Connection(asyncio.Protocol):
         self,
         arena: Arena,
         peer: PeerArena,
-        received: Callable[[Connection, Any, int], None],
+        received: Received,
         lost: Callable[[Connection], None],
     ) -> None:
         self._arena, self._peer, self._received, self._lost = arena, peer, received, lost
@@ -95,13 +98,7 @@ class Connection(asyncio.Protocol):
         """Send without waiting; return how many bytes travelled. To a peer that is gone, nothing happens."""
         if self._transport is None:
             return 0
-        buffers: list[memoryview] = []
-
-        def collect(buffer: pickle.PickleBuffer) -> bool:
-            buffers.append(buffer.raw())
-            return False
-
-        body = pickle.dumps(message, protocol=5, buffer_callback=collect)
+        body, buffers = dump(message)
         sizes = [buffer.nbytes for buffer in buffers]
         block = self._arena.store(buffers) if sum(sizes) > _INLINE else -1
         head = _HEADER.pack(len(body), len(sizes), len(self._releases), block)
@@ -163,7 +160,7 @@ class Connection(asyncio.Protocol):
             else:
                 buffers.append(self._peer.copy(position, size))
                 position += aligned(size)
-        message = pickle.loads(body, buffers=buffers)
+        message = load(body, buffers)
         if block >= 0:
             # Copied out: say so with the next frame that goes the other way anyway.
             self._releases.append(block)
