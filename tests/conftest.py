@@ -114,7 +114,8 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ["RAY_AUTH_TOKEN"] = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="ray-") as short:  # its sockets' names must fit into 107 characters
         node = {"num_cpus": 4, "object_store_memory": 200 << 20}
-        cluster = Cluster(initialize_head=True, head_node_args={**node, "temp_dir": short, "include_dashboard": False})
+        head = {**node, "num_gpus": 1, "temp_dir": short, "include_dashboard": False}  # a GPU on paper
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(**node)
         ray.init(cluster.address, log_to_driver=False, configure_logging=False)
         yield cluster

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,6 +70,8 @@ def launch(name: str, cfg: Experiment, *, resume: Path | None = None, quiet: boo
     program = architecture(name).program(cfg)
     program.check()
     faults = parse_faults(cfg.faults, program)
+    if cfg.on == "ray" and importlib.util.find_spec("ray") is None:
+        raise ThespisError("Ray is not installed; install it with: pip install 'thespis[ray]'")
     describe(resolve(cfg.env))
     costs = _costs(cfg)
     if resume is None:

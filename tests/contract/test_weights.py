@@ -13,6 +13,7 @@ from thespis.roles import WeightStore
 from thespis.types import Version
 
 UPDATES = 15
+CRASHES = [("simulation", "raise"), ("local", "raise"), ("local", "kill"), ("ray", "raise"), ("ray", "kill")]
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -39,7 +40,9 @@ def test_only_newer_weights_come(on: str, perform: Any, tmp_path: Path) -> None:
         assert None in seen, "a pull between two versions has nothing to bring"
 
 
-@pytest.mark.parametrize(("on", "how"), [("simulation", "raise"), ("local", "raise"), ("local", "kill"), ("ray", "raise"), ("ray", "kill")])
+@pytest.mark.parametrize(
+    ("on", "how"), [("simulation", "raise"), ("local", "raise"), ("local", "kill"), ("ray", "raise"), ("ray", "kill")]
+)
 def test_a_restarted_publisher_is_newer_in_all_it_says(on: str, how: str, perform: Any, tmp_path: Path) -> None:
     outcome = perform(build(tmp_path, (9, how), Version(1, UPDATES - 1)), on, total_steps=2, stall_timeout=10.0)
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(90)
 KEYS = [
     "architecture", "env", "seed", "on", "exit_reason", "env_steps", "updates", "episodes", "wall_seconds",
     "startup_seconds", "steps_per_second", "return_mean_100", "eval_return_mean", "eval_episodes",
-    "seconds_to_threshold", "lag", "samples_per_insert", "edges", "restarts", "dropped", "weights_sha256",
+    "seconds_to_threshold", "lag", "samples_per_insert", "edges", "restarts", "dropped", "nodes", "weights_sha256",
 ]  # fmt: skip
 FOREVER = 10**9
 
@@ -88,13 +88,18 @@ def test_a_killed_learner_resumes_from_its_checkpoint(stage: Stage) -> None:
     assert json.loads((stage.run / "checkpoints" / "epoch-learner.json").read_text()) == {"epoch": 1}
 
 
-def test_a_killed_service_ends_the_run(stage: Stage) -> None:
-    process = begin(stage, "--total-steps", FOREVER)
+def test_a_killed_service_comes_back_empty(stage: Stage) -> None:
+    process = begin(stage, "--total-steps", FOREVER, "--checkpoint-every", 0.3)
+    until(lambda: list((stage.run / "checkpoints").glob("update-*")))
     os.kill(pid_of(stage, "services"), signal.SIGKILL)
-    _, err = process.communicate(timeout=15)
-    assert process.returncode == 1
-    assert err.count("queue 0 and weights 0 was killed by SIGKILL") == 1
-    assert summary(stage)["exit_reason"] == "error"
+    until(lambda: "services resumes from" in read(stage.run / "log.txt"))
+    before = len(read(stage.run / "metrics.jsonl").splitlines())
+    until(lambda: '"lag/mean"' in "".join(read(stage.run / "metrics.jsonl").splitlines()[before:]))
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    assert "queue 0 and weights 0 was killed by SIGKILL; restarting in 0.5 s (1 of 3)" in err
+    ended = summary(stage)
+    assert (ended["restarts"], ended["dropped"]["queues"]) == (2, 1)
 
 
 def test_a_killed_parent_leaves_nothing(stage: Stage) -> None:

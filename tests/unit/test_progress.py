@@ -125,3 +125,12 @@ def test_short_forms() -> None:
     assert len(bar(0.33, 4)) == 4
     assert sparkline([0.0, 1.0], 10) == "▁█" and sparkline([], 5) == "" and sparkline([2.0, 2.0], 5) == "▁▁"
     assert len(sparkline([float(x) for x in range(1000)], 30)) == 30
+
+
+def test_the_panel_says_who_lives_on_which_node() -> None:
+    nodes = {"learner 0": "10.0.0.1", "queue 0": "10.0.0.1", "actor 0": "10.0.0.2"}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(render(a_view(nodes=nodes), 100))
+    out = console.file.getvalue()  # type: ignore[attr-defined]
+    first, second = (line for line in out.splitlines() if "10.0.0." in line)
+    assert "learner 0  queue 0" in first and "actor 0" in second

@@ -23,6 +23,8 @@ class Replay:
 
     EDGES: ClassVar = {"insert": "experience", "sample": "experience"}
     FORWARDS: ClassVar = True  # it never looks inside an item
+    FORGETS: ClassVar = True  # a restarted queue is empty: what a checkpoint holds of it has been sampled since
+    LOST: ClassVar = "queues"  # what goes with a life of it, counted when it is restarted
 
     def __init__(self, ctx: Context, *, capacity: int, limiter: Limiter) -> None:
         self._ctx, self._capacity, self._limiter = ctx, capacity, limiter

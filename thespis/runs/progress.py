@@ -89,6 +89,8 @@ def render(view: View, columns: int) -> RenderableType:
     who = view.identity
     title = Text.assemble((who.architecture, "bold cyan"), "  ", (who.env, "bold"), "  ", (f"on {who.on}", "dim"))
     body = [_progress(view), Text(), _figures(view, inner), Text(), _roles(view, inner)]
+    if view.nodes:
+        body += [Text(), *_nodes(view)]
     trouble = list(_trouble(view))
     if trouble:
         body += [Text(), *trouble]
@@ -182,6 +184,15 @@ def _meter(share: RoleShare, width: int) -> Text:
     for part, color in [*shares, (share.wait, _WAIT)]:
         text.append("█" * min(round(part * width), width - len(text)), color)
     return text.append("░" * (width - len(text)), "grey19")
+
+
+def _nodes(view: View) -> Iterator[Text]:
+    """One line per node with the roles that live there."""
+    there: dict[str, list[str]] = {}
+    for role, node in view.nodes.items():
+        there.setdefault(node, []).append(role)
+    for node, roles in sorted(there.items()):
+        yield Text.assemble((f"{node:16}", "bold"), ("  ".join(roles), "dim"), no_wrap=True, overflow="ellipsis")
 
 
 def _trouble(view: View) -> Iterator[Text]:

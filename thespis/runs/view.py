@@ -26,6 +26,7 @@ class View:
     roles: dict[str, RoleShare] = field(default_factory=dict)
     restarts: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, monitor: Monitor, identity: Identity, total_steps: int | None, now: float) -> View:
@@ -45,6 +46,7 @@ class View:
             roles=monitor.shown.roles(),
             restarts=dict(monitor.restarts),
             dropped=monitor.dropped,
+            nodes=monitor.nodes,
         )
 
     @property

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import hashlib
 import logging
 import math
 import os
 import secrets
-import shutil
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -36,6 +38,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from thespis.config import Experiment
 from thespis.errors import ThespisError
 from thespis.program import Program
+from thespis.runtime import warden
 from thespis.runtime.direct import TOKEN_BYTES, Meeting
 from thespis.runtime.endpoint import Call
 from thespis.runtime.host import Host, Start
@@ -48,8 +51,10 @@ from thespis.sealed import dump, load
 _WATCH_SECONDS = 0.2
 """How often a process is heard. Each time costs a Ray call."""
 _RETRY_SECONDS = 0.2
+_REACH_SECONDS = 30.0
+"""How long a process may be out of reach before it counts as lost."""
 _LEAVE_SECONDS = 5.0
-_OWN = "thespis-ray-"
+_MARK = "THESPIS_RAY"
 _RAY_TOKEN = secrets.token_hex(32)
 """For a Ray of our own. One per process, because Ray reads it once per process."""
 
@@ -89,7 +94,8 @@ class RayLine:
                 # It may or may not have got the call; it tells repeated ones by their number.
                 await asyncio.sleep(_RETRY_SECONDS)
             except (RayActorError, TaskCancelledError):
-                return  # it is gone, or about to go; the supervisor brings a line to its next life, on which the call is repeated
+                # It is gone, or about to go; the supervisor brings a line to its next life, to repeat the call on.
+                return
         nbytes = len(answer) + sum(buffer.nbytes for buffer in buffers)
         self._host.on_message(self, (number, (load(answer, buffers),)), nbytes)
 
@@ -103,14 +109,14 @@ class RayHost:
         self._said: deque[Any] = deque()
         self._status = Status(status_page(name))
 
-    async def begin(self, start: Start, token: bytes, shared: Path | None) -> Place:
-        """Become the roles. `shared`: a file of the run directory that must be seen from here."""
+    async def begin(self, start: Start, token: bytes, topology: Path | None) -> Place:
+        """Become the roles. `topology`: a file of the run directory that must be seen from here, with the token."""
         _forward_output(self._said.append)
         # What Ray hands over lies in its object store and is read-only; nothing here writes into a batch.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-        if shared is not None and not shared.exists():
+        if topology is not None and not (topology.exists() and _digest(token) in topology.read_text()):
             raise ThespisError(
-                f"{self._name} runs on node {_own_ip()}, which does not see the run directory {shared.parent}; "
+                f"{self._name} runs on node {_own_ip()}, which does not see the run directory {topology.parent}; "
                 "give --run-dir a path that all nodes share"
             )
         sys.path[:] = [*start.path, *(path for path in sys.path if path not in start.path)]
@@ -170,6 +176,11 @@ class RayHost:
         return taken
 
 
+def _digest(token: bytes) -> str:
+    """Names a run without giving its token away."""
+    return hashlib.sha256(token).hexdigest()
+
+
 def _own_ip() -> str:
     return str(ray.util.get_node_ip_address())
 
@@ -222,7 +233,6 @@ class RaySupervisor(Supervisor):
         self._groups: list[PlacementGroup] = []
         self._slots: dict[str, tuple[PlacementGroup, int]] = {}
         self._token = secrets.token_bytes(TOKEN_BYTES)
-        self._shared = session.run.path / f".tmp-cluster-{secrets.token_hex(8)}"
         self._moved = False
 
     @property
@@ -231,23 +241,24 @@ class RaySupervisor(Supervisor):
 
     def run(self, restore: Path | None) -> dict[str, Any]:
         with _cluster(self._session.cfg, sum(plan.cpus for plan in self._plans)):
-            self._shared.touch()
             try:
                 return super().run(restore)
             finally:
-                self._shared.unlink(missing_ok=True)
                 for group in self._groups:
                     remove_placement_group(group)
 
     async def _run(self, restore: Path | None) -> dict[str, Any]:
         await self._reserve()
         self._session.came_up(self._now())
+        self._session.topology(self._places())
         return await super()._run(restore)
 
     async def _reserve(self) -> None:
         """Have the cluster keep room for every process, or say what is missing."""
-        for strategy in dict.fromkeys(plan.strategy for plan in self._plans):
+        for strategy in ("STRICT_SPREAD", "PACK", "SPREAD"):  # the hardest to please comes first
             plans = [plan for plan in self._plans if plan.strategy == strategy]
+            if not plans:
+                continue
             group = placement_group([plan.resources for plan in plans], strategy=strategy)
             self._groups.append(group)
             for index, plan in enumerate(plans):
@@ -278,15 +289,15 @@ class RaySupervisor(Supervisor):
     async def _tend(self, member: RayMember) -> None:
         """Bring a process up, join it to its neighbours, listen to it until it ends."""
         try:
-            keeper = member.name in self._keepers
-            begin = member.handle.begin.remote(member.start, self._token, self._shared if keeper else None)
+            seen = self._session.run.topology.resolve() if member.name in self._keepers else None
+            begin = member.handle.begin.remote(member.start, self._token, seen)
             member.place = await self._placed(member, begin)
             self._moved = True
             await self._join_neighbours(member)
             while member.failure is None:
-                self._hear(member, await member.handle.watch.remote())
+                self._hear(member, await self._patiently(member))
         except RayActorError as error:
-            member.ending = "was lost: " + " ".join(str(error).split())
+            member.ending = _ending(member, error)
         except ray.exceptions.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
             blame = isinstance(cause, ThespisError)
@@ -294,6 +305,18 @@ class RaySupervisor(Supervisor):
         except ray.exceptions.RayError as error:
             member.failure = (f"{member.name}: {type(error).__name__}: {error}", "", False)
         self._bury(member)
+
+    async def _patiently(self, member: RayMember) -> list[Any]:
+        """What it says next. Out of reach for a moment, it is not yet lost; Ray needs some seconds to be sure."""
+        deadline = self._now() + _REACH_SECONDS
+        while True:
+            try:
+                said: list[Any] = await member.handle.watch.remote()
+                return said
+            except ActorUnavailableError:
+                if self._now() > deadline:
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS)
 
     def _hear(self, member: RayMember, messages: list[Any]) -> None:
         for message in messages:
@@ -353,7 +376,9 @@ class RaySupervisor(Supervisor):
     def _places(self) -> dict[str, Any]:
         places = {name: member.place for name, member in self._actors.items() if member.place is not None}
         return {
+            "cluster": _digest(self._token),
             "nodes": {name: place.ip for name, place in places.items()},
+            "node_ids": {name: place.node for name, place in places.items()},
             "pids": {name: place.pid for name, place in places.items()},
         }
 
@@ -379,6 +404,18 @@ class RaySupervisor(Supervisor):
             with suppress(ray.exceptions.RayError):
                 member.kill()
         self._actors.clear()
+
+
+def _ending(member: RayMember, error: RayActorError) -> str:
+    """Ray's account of a loss, in a few words."""
+    account = " ".join(str(error).split())
+    where = f" on node {member.place.ip}" if member.place is not None else ""
+    if "node has died" in account:
+        return f"was lost with its node{where.removeprefix(' on node')}"
+    if "unavailable" in account:
+        return f"could not be reached{where} for {_REACH_SECONDS:g} s"
+    detail = account.partition("Worker exit detail: ")[2] or account.partition("The actor is dead because ")[2]
+    return f"was lost{where}: {(detail or account)[:200]}"
 
 
 async def _result(answer: Awaitable[Any]) -> Any:
@@ -459,6 +496,7 @@ def _cluster(cfg: Experiment, cpus: float) -> Iterator[None]:
     if ray.is_initialized():
         yield
     elif cfg.ray_address is not None:
+        _knock(cfg.ray_address)
         _connect(address=cfg.ray_address)
         try:
             yield
@@ -471,29 +509,61 @@ def _cluster(cfg: Experiment, cpus: float) -> Iterator[None]:
 
 @contextmanager
 def _own_ray(cpus: int) -> Iterator[None]:
-    """A Ray that only this user can reach: on the loopback address, without dashboard, with a token of its own."""
-    _remove_abandoned()
-    directory = Path(tempfile.gettempdir()) / f"{_OWN}{os.getpid()}-{secrets.token_hex(4)}"
-    before = {name: os.environ.pop(name, None) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
+    """A Ray for the time of the run, without dashboard, which answers only to those who know its token."""
+    base = tempfile.gettempdir()
+    # Ray puts sockets there, and the name of a socket has 107 characters at most.
+    directory = Path(tempfile.mkdtemp(prefix="thespis-ray-", dir=base if len(base) < 25 else "/tmp"))
+    before = {name: os.environ.pop(name, None) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", _MARK)}
     # Left to itself, a local Ray demands a token, and takes it from here.
-    os.environ["RAY_AUTH_TOKEN"] = _RAY_TOKEN
+    os.environ |= {"RAY_AUTH_TOKEN": _RAY_TOKEN, _MARK: directory.name}
+    with _warden(f"{_MARK}={directory.name}", directory):
+        try:
+            _connect(
+                address="local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                _temp_dir=str(directory),
+            )
+            yield
+        finally:
+            ray.shutdown()
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+@contextmanager
+def _warden(mark: str, directory: Path) -> Iterator[None]:
+    """Whatever becomes of this process, those with the mark or the directory end with it.
+
+    Ray's own processes notice that their driver was killed too, but some of them only after half a minute.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != _MARK}
+    guard = subprocess.Popen(
+        [sys.executable, "-S", warden.__file__, mark, str(directory)],
+        stdin=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
     try:
-        _connect(
-            address="local",
-            num_cpus=cpus,
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(directory),
-        )
         yield
     finally:
-        ray.shutdown()
-        shutil.rmtree(directory, ignore_errors=True)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        guard.communicate()
+
+
+def _knock(address: str) -> None:
+    """Ray itself takes two minutes to give up on an address where nobody listens."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except (OSError, ValueError) as error:
+        raise ThespisError(
+            f"--ray-address {address}: no Ray answers there ({error}); give HOST:PORT or auto"
+        ) from error
 
 
 def _connect(**where: Any) -> None:
@@ -502,11 +572,3 @@ def _connect(**where: Any) -> None:
         ray.init(**where, log_to_driver=False, configure_logging=False)
     except Exception as error:  # Ray raises a dozen kinds, among them RuntimeError
         raise ThespisError(f"Ray at {where['address']} cannot be reached: {' '.join(str(error).split())}") from error
-
-
-def _remove_abandoned() -> None:
-    """A driver that was killed could not remove its directory."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{_OWN}*"):
-        pid = directory.name.removeprefix(_OWN).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,163 @@
+"""The Ray runtime: nothing left after any end, resumed with other actors, a node lost and another added, no room."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Stage, until
+
+from thespis.errors import ThespisError
+from thespis.program import Program
+from thespis.roles import Replay
+
+sys.path.append(str(Path(__file__).parent.parent / "contract"))
+from contract_roles import Consumer, Producer, read
+
+pytestmark = pytest.mark.timeout(120)
+FOREVER = 10**9
+
+
+def directories() -> set[Path]:
+    """Where each Ray of our own keeps its sockets and logs."""
+    return {*Path("/tmp").glob("thespis-ray-*"), *Path(tempfile.gettempdir()).glob("thespis-ray-*")}
+
+
+def begin(stage: Stage, *flags: object) -> subprocess.Popen[str]:
+    """A run that has learned something, on a Ray of its own."""
+    process = stage.start("train", "impala", *stage.small(), "--on", "ray", "--report-every", 0.1, *flags)
+    until(lambda: process.poll() is not None or '"lag/mean"' in metrics(stage), 60.0)
+    assert process.poll() is None, process.communicate()
+    return process
+
+
+def metrics(stage: Stage) -> str:
+    path = stage.run / "metrics.jsonl"
+    return path.read_text() if path.exists() else ""
+
+
+def users(directory: Path) -> list[str]:
+    """Processes with an open file in a directory, by their titles."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(str(fd.readlink()).startswith(f"{directory}/") for fd in (entry / "fd").iterdir()):
+                found.append((entry / "cmdline").read_text())
+        except OSError:
+            continue  # it ended while we looked
+    return found
+
+
+def test_an_interrupted_run_goes_on_with_other_actors(stage: Stage) -> None:
+    before = directories()
+    process = begin(stage, "--total-steps", FOREVER)
+    (own,) = directories() - before
+    assert users(own), "no Ray was started"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert not users(own) and directories() == before
+    first = json.loads((stage.run / "summary.json").read_text())
+    roles = {"queue 0", "weights 0", "learner 0", "actor 0"}
+    assert set(first["nodes"]) == roles and len(set(first["nodes"].values())) == 1
+
+    more = first["env_steps"] + 3_000
+    resumed = stage.thespis("resume", stage.run, "--on", "ray", "--actors", 2, "--total-steps", more)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming update-" in resumed.stderr
+    second = json.loads((stage.run / "summary.json").read_text())
+    assert second["env_steps"] >= more and second["updates"] > first["updates"]
+    assert set(second["nodes"]) == {*roles, "actor 1"}
+    assert directories() == before
+
+
+def test_a_killed_driver_leaves_nothing(stage: Stage) -> None:
+    before = directories()
+    process = begin(stage, "--total-steps", FOREVER)
+    (own,) = directories() - before
+    process.kill()
+    process.wait()
+    until(lambda: not users(own) and not stage.processes(), 10.0)
+    until(lambda: directories() == before, 10.0)
+
+
+def test_without_ray_it_says_how_to_install_it(stage: Stage) -> None:
+    code = "import sys; sys.modules['ray'] = None; from thespis.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "train", "impala", "--on", "ray", "--run-dir", str(stage.run)],
+        capture_output=True,
+        text=True,
+        env=stage.environment(),
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == "thespis: Ray is not installed; install it with: pip install 'thespis[ray]'\n"
+    assert not stage.run.exists()
+
+
+def test_an_address_where_no_ray_is(stage: Stage) -> None:
+    ended = stage.train("--on", "ray", "--ray-address", "127.0.0.1:1", "--total-steps", 100)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("thespis: --ray-address 127.0.0.1:1: no Ray answers there")
+
+
+@pytest.mark.parametrize("on", ["ray"])
+def test_no_room_is_said_with_names(on: str, perform: Any, tmp_path: Path) -> None:
+    program = Program("large")
+    queue = program.add("queue", Replay.queue, capacity=2, near="learner")
+    consumed, acked = tmp_path / "taken", tmp_path / "acked"
+    program.add("consumer", Consumer, queue.edge("sample", items=1), consumed, 1, acked, near="learner")
+    program.add("producer", Producer, queue.edge("insert"), acked, 1, cpus=99, gpus=1)
+    with pytest.raises(ThespisError) as refused:
+        perform(program, on, placement_timeout=1.0)
+    told = str(refused.value)
+    assert "no room within 1 s: queue-0, consumer-0 ask for 1 CPU on one node" in told
+    assert "producer-0 asks for 99 CPU and 1 GPU on one node" in told
+    assert "4 CPU 1 GPU" in told
+
+
+@pytest.mark.parametrize("on", ["ray"])
+def test_a_node_that_does_not_see_the_run_directory(on: str, perform: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr("thespis.runtime.session.Session.topology", lambda *_: None)
+    program = Program("blind")
+    queue = program.add("queue", Replay.queue, capacity=2)
+    program.add("producer", Producer, queue.edge("insert"), tmp_path / "acked", 1)
+    outcome = perform(program, on)
+    assert outcome.summary["exit_reason"] == "error"
+    assert "queue-0 runs on node" in outcome.error
+    assert "does not see the run directory" in outcome.error
+    assert "give --run-dir a path that all nodes share" in outcome.error
+
+
+@pytest.mark.parametrize("on", ["ray"])
+def test_a_node_is_lost_and_another_added(on: str, perform: Any, ray_cluster: Any, tmp_path: Path) -> None:
+    items = 400
+    program = Program("experience")
+    queue = program.add("queue", Replay.queue, capacity=3, near="learner")
+    acked = [tmp_path / f"acked-{index}" for index in range(2)]
+    sample = queue.edge("sample", items=2)
+    program.add("consumer", Consumer, sample, tmp_path / "taken", 2, acked[0], near="learner", gpus=1)
+    for journal in acked:  # more CPUs than the lasting nodes have; only one of those has a GPU
+        program.add("producer", Producer, queue.edge("insert"), journal, items, cpus=5, restarts=2)
+    doomed = ray_cluster.add_node(num_cpus=10, object_store_memory=200 << 20)
+
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(perform, program, on, total_steps=2, stall_timeout=60.0)
+        until(lambda: run.done() or all(len(read(journal)) > 20 for journal in acked), 60.0)
+        ray_cluster.remove_node(doomed, allow_graceful=False)
+        added = ray_cluster.add_node(num_cpus=10, object_store_memory=200 << 20)
+        outcome = run.result()
+    ray_cluster.remove_node(added)
+    assert outcome.summary["exit_reason"] == "total_steps", outcome.error
+    assert outcome.summary["restarts"] == 2
+    assert outcome.log.count("was lost with its node") == 2
+    taken = [tuple(tag) for tag in read(tmp_path / "taken")]
+    assert len(taken) == len(set(taken)), "an item was used twice"
+    sure = {tuple(tag) for journal in acked for tag in read(journal) if tag[2] < items}
+    assert sure <= set(taken), "an acknowledged item is lost"

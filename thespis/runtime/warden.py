@@ -1,0 +1,57 @@
+"""Clears up after a process that may be killed at any moment: `python warden.py MARK DIRECTORY`, with a pipe as input.
+
+When the pipe closes its owner has ended, however that came about. Whatever carries the mark in its environment, or has
+a file in the directory open (a process that changes its title overwrites its environment), is then killed, and the
+directory removed. It imports nothing of the project, so that it costs little while it waits.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import suppress
+
+_SECONDS = 5.0
+"""How long to look: what is being started just then carries the mark only a moment later."""
+
+
+def belonging(mark: bytes, directory: str, spared: set[int]) -> list[int]:
+    """Processes with the mark or the directory."""
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    return [pid for pid in pids if pid not in spared and (_marked(pid, mark) or _within(pid, directory))]
+
+
+def _marked(pid: int, mark: bytes) -> bool:
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        return mark in file.read().split(b"\0")
+    return False  # it ended while we looked, or is not ours
+
+
+def _within(pid: int, directory: str) -> bool:
+    with suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{number}").startswith(f"{directory}/"):
+                    return True
+    return False
+
+
+def main(mark: str, directory: str) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    spared = {os.getpid(), os.getppid()}
+    sys.stdin.buffer.read()
+    end = time.monotonic() + _SECONDS
+    while (left := belonging(mark.encode(), directory, spared)) and time.monotonic() < end:
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
