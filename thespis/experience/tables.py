@@ -52,7 +52,7 @@ def replay_table(ctx: Context, cfg: HasReplay, capacity: int, limiter: SamplesPe
     if rows * per_row > _SHARE * free:
         raise ThespisError(
             f"{name}: {rows:,} steps of {per_row:,} bytes are {rows * per_row / 1e9:.1f} GB, but only "
-            f"{free / 1e9:.1f} GB of memory are free; give --replay.bytes {int(_SHARE * free)} or a lower --replay.capacity"
+            f"{free / 1e9:.1f} GB are free; give --replay.bytes {int(_SHARE * free)} or a lower --replay.capacity"
         )
     reward, window = cfg.reward, NStep(cfg.n_step, cfg.discount)
 
