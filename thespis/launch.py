@@ -22,7 +22,10 @@ def architectures() -> list[str]:
 
 
 def architecture(name: str) -> ModuleType:
-    """The module of an architecture, by its name or its file: a `Config`, a `program`, and perhaps `PRESETS`."""
+    """The module of an architecture, by its name or its file: a `Config`, a `program`, and perhaps `PRESETS`.
+
+    It may also `refuse(cfg, spaces)` an environment that it cannot learn, before anything starts.
+    """
     if name.endswith(".py"):
         return _own(name)
     if name.replace("-", "_") not in architectures():
@@ -67,10 +70,13 @@ def launch(name: str, cfg: Experiment, *, resume: Path | None = None, quiet: boo
     from thespis.runs.directory import RunDirectory
     from thespis.runtime.faults import parse_faults
 
-    program = architecture(name).program(cfg)
+    module = architecture(name)
+    program = module.program(cfg)
     program.check()
     faults = parse_faults(cfg.faults, program)
-    describe(resolve(cfg.env))
+    spaces = describe(resolve(cfg.env))
+    if hasattr(module, "refuse"):
+        module.refuse(cfg, spaces)
     costs = _costs(cfg)
     if resume is None:
         run = RunDirectory.create(program.name, _label(cfg), cfg.seed, cfg.run_dir)

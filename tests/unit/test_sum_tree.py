@@ -90,7 +90,9 @@ def test_only_items_are_drawn_and_a_saved_sampler_draws_the_same(kind: str) -> N
     other = make()
     other.restore(sampler.state())
     assert other.items == 35
-    np.testing.assert_array_equal(other.draw(500, np.random.default_rng(1)), sampler.draw(500, np.random.default_rng(1)))
+    np.testing.assert_array_equal(
+        other.draw(500, np.random.default_rng(1)), sampler.draw(500, np.random.default_rng(1))
+    )
 
 
 def test_uniform_is_uniform() -> None:

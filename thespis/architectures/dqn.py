@@ -15,6 +15,7 @@ from thespis.experience.limiters import SamplesPerInsert
 from thespis.program import Program
 
 if TYPE_CHECKING:
+    from thespis.envs.spaces import Spaces
     from thespis.runtime.context import Context
 
 
@@ -104,6 +105,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "stall_timeout": 600.0,
     },
 }
+
+
+def refuse(cfg: Config, spaces: Spaces) -> None:
+    """Say no to what cannot be learned or stored, before anything starts."""
+    from thespis.experience.tables import affordable, row_layout
+    from thespis.networks.heads import count_actions
+
+    count_actions(spaces.action_space)
+    affordable(cfg.replay, row_layout(spaces), cfg.replay.capacity)
 
 
 def build_replay(ctx: Context, cfg: Config, capacity: int, limiter: SamplesPerInsert) -> roles.ReplayTable:

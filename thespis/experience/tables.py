@@ -25,6 +25,10 @@ _SHARE = 0.8
 """Of the memory that is free, this much may go to a replay: the rest of the run needs some too."""
 
 
+_TREE_BYTES = 32
+"""Two nodes of 8 bytes per leaf, and up to twice as many leaves as steps."""
+
+
 class HasReplay(Protocol):
     @property
     def env(self) -> Spec: ...
@@ -40,26 +44,32 @@ class HasReplay(Protocol):
 
 def replay_table(ctx: Context, cfg: HasReplay, capacity: int, limiter: SamplesPerInsert) -> ReplayTable:
     """The configured table, with all the memory it will ever use."""
-    name, layout = ctx.identity.role, row_layout(describe(resolve(cfg.env)))
-    per_row = layout.row_bytes + (17 if cfg.replay.priority_exponent else 1)
-    rows = min(capacity, cfg.replay.bytes // per_row) if cfg.replay.bytes else capacity
-    if limiter.warm_up > rows:
-        raise ThespisError(
-            f"{name}: {cfg.replay.bytes:,} bytes hold {rows:,} steps of {per_row:,} bytes, fewer than the warm-up of "
-            f"{limiter.warm_up:,}; raise --replay.bytes or lower --replay.warm-up"
-        )
-    free = available_memory()
-    if rows * per_row > _SHARE * free:
-        raise ThespisError(
-            f"{name}: {rows:,} steps of {per_row:,} bytes are {rows * per_row / 1e9:.1f} GB, but only "
-            f"{free / 1e9:.1f} GB are free; give --replay.bytes {int(_SHARE * free)} or a lower --replay.capacity"
-        )
+    layout = row_layout(describe(resolve(cfg.env)))
+    rows = affordable(cfg.replay, layout, capacity)
     reward, window = cfg.reward, NStep(cfg.n_step, cfg.discount)
 
     def shape(rewards: Array) -> Array:
         return shape_rewards(rewards, reward.kind, reward.scale)
 
     return ReplayTable(ctx, Steps(layout, rows), window, sampler(cfg.replay, rows), limiter, shape)
+
+
+def affordable(cfg: ReplayConfig, layout: Layout, capacity: int) -> int:
+    """How many steps are kept within the configured bytes; refuses what this machine has no memory for."""
+    per_row = layout.row_bytes + (_TREE_BYTES if cfg.priority_exponent else 1) + 4
+    rows = min(capacity, cfg.bytes // per_row) if cfg.bytes else capacity
+    if cfg.warm_up > rows:
+        raise ThespisError(
+            f"{cfg.bytes:,} bytes hold {rows:,} steps of {per_row:,} bytes, fewer than the warm-up of {cfg.warm_up:,}; "
+            "raise --replay.bytes or lower --replay.warm-up"
+        )
+    free = available_memory()
+    if rows * per_row > _SHARE * free:
+        raise ThespisError(
+            f"a replay of {rows:,} steps of {per_row:,} bytes takes {rows * per_row / 1e9:.1f} GB, but only "
+            f"{free / 1e9:.1f} GB are free; give --replay.bytes {int(_SHARE * free)} or a lower --replay.capacity"
+        )
+    return rows
 
 
 def sampler(cfg: ReplayConfig, capacity: int) -> Sampler:

@@ -169,6 +169,16 @@ class EpsilonGreedy:
         return F.one_hot(actions, self.features).float()
 
 
+def count_actions(space: spaces.Space[Any]) -> int:
+    """How many actions there are to value; refuses spaces of which nobody can list them."""
+    if not isinstance(space, spaces.Discrete):
+        raise ThespisError(
+            f"values of actions need Discrete actions, but the environment has {space}; "
+            "choose another architecture, such as impala, or wrap the environment"
+        )
+    return int(space.n)
+
+
 def build_distribution(space: spaces.Space[Any]) -> Distribution:
     """The distribution for an action space: Discrete, MultiDiscrete, or Box of floats."""
     if isinstance(space, spaces.Discrete):

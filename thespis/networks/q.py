@@ -7,9 +7,8 @@ from typing import Any, Protocol
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.errors import ThespisError
 from thespis.networks.encoder import NetworkSettings
-from thespis.networks.heads import EpsilonGreedy
+from thespis.networks.heads import EpsilonGreedy, count_actions
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs
 from thespis.networks.policies import Agent, Output
@@ -31,13 +30,9 @@ class QNetwork(Agent):
     distribution: EpsilonGreedy
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: QSettings) -> None:
-        if not isinstance(action_space, spaces.Discrete):
-            raise ThespisError(
-                f"values of actions need Discrete actions, but the environment has {action_space}; "
-                "choose another architecture, such as impala, or wrap the environment"
-            )
-        super().__init__(observation_space, EpsilonGreedy(int(action_space.n)), cfg)
-        self.advantage = orthogonal(nn.Linear(self.size, int(action_space.n)), 1.0)
+        actions = count_actions(action_space)
+        super().__init__(observation_space, EpsilonGreedy(actions), cfg)
+        self.advantage = orthogonal(nn.Linear(self.size, actions), 1.0)
         self.value = orthogonal(nn.Linear(self.size, 1), 1.0) if cfg.dueling else None
 
     def q_values(self, features: Tensor) -> Tensor:
