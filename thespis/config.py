@@ -85,6 +85,8 @@ class ReplayConfig:
     """Samples by which that may be off at any time; 0 for the least that lets everybody go on, twice over."""
     priority_exponent: float = 0.0
     """How much the last TD error decides what is sampled; 0 samples evenly."""
+    actor_priorities: bool = False
+    """A new transition's priority is the TD error its actor saw; else it is the highest so far."""
     importance_exponent: float = 0.4
     """How much of the bias of uneven sampling is undone by importance weights."""
 

@@ -75,11 +75,15 @@ class Inputs:
 
 
 class Acted(NamedTuple):
-    """`actions`: `[B, ...]`. `logp`: float32 `[B]`, under the distribution that drew them. `state`: to act on next."""
+    """`actions`: `[B, ...]`. `logp`: float32 `[B]`, under the distribution that drew them. `state`: to act on next.
+
+    `q`: float32 `[B, 2]`, the values of the action taken and of the best one, if the policy values actions.
+    """
 
     actions: Array
     logp: Array
     state: State
+    q: Array | None = None
 
 
 @dataclass(slots=True)
@@ -95,6 +99,7 @@ class Unroll:
     `final_index`: int64 `[K, 2]` of (t, b) and `final_obs`: `[K, ...]`: the real last observations of truncated
     steps whose `inputs.obs[t + 1]` already belongs to the next episode (same-step autoreset).
     `returns`: float32 `[T, B]`, the discounted rewards of the episode so far, if rewards are normalised by them.
+    `q`: float32 `[T, B, 2]`, what the policy took `actions[t]` and the best action to be worth, if it values actions.
     """
 
     inputs: Inputs
@@ -109,6 +114,7 @@ class Unroll:
     final_index: Array
     final_obs: Tree
     returns: Array | None = None
+    q: Array | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Unroll, tuple(getattr(self, name) for name in self.__slots__)

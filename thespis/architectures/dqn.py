@@ -113,7 +113,7 @@ def refuse(cfg: Config, spaces: Spaces) -> None:
     from thespis.networks.heads import count_actions
 
     count_actions(spaces.action_space)
-    affordable(cfg.replay, row_layout(spaces), cfg.replay.capacity)
+    affordable(cfg.replay, row_layout(spaces, cfg.replay), cfg.replay.capacity)
 
 
 def build_replay(ctx: Context, cfg: Config, capacity: int, limiter: SamplesPerInsert) -> roles.ReplayTable:

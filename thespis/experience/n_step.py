@@ -22,7 +22,10 @@ class NStep:
     discount: float
 
     def complete(self, steps: Steps, numbers: Array) -> Array:
-        """Which rows have all of their window by now: bool `[N]`."""
+        """Which rows have all of their window by now: bool `[N]`.
+
+        If values are kept, that of the observation after the window is part of it: the policy must have acted there.
+        """
         over = np.zeros(len(numbers), np.bool_)
         known = np.ones(len(numbers), np.bool_)
         for _ in range(self.n):
@@ -31,7 +34,20 @@ class NStep:
             following = steps.following[slots]
             known &= following != NOTHING
             numbers = np.where(known, following, numbers)
+        if steps.layout.values:
+            known &= ~np.isnan(steps.values[numbers % steps.capacity, 0])
         return over | known
+
+    def errors(self, steps: Steps, numbers: Array) -> Array:
+        """|TD error| of complete windows as the policy valued them when it acted, float32 `[N]`; NaN where it did not.
+
+        It did not value the last observation of a truncated episode if the environment was reset at once.
+        """
+        returns, discounts, following = self.read(steps, numbers)
+        best = steps.values[following % steps.capacity, 1]
+        future = np.where(discounts > 0.0, discounts * best, 0.0)
+        errors: Array = np.abs(returns + future - steps.values[numbers % steps.capacity, 0])
+        return errors
 
     def read(self, steps: Steps, numbers: Array) -> tuple[Array, Array, Array]:
         """Returns R, the discount of what follows (both float32 `[N]`), and the numbers of the rows that follow."""

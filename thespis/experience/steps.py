@@ -18,24 +18,26 @@ class Layout:
     """What one row holds. `frame`: the newest frame of an observation, `action`: one action, both as empty arrays.
 
     `stack`: frames per observation; 1 if observations are no stacks of frames, and `frame` is all of one.
+    `values`: keep what the policy took its actions to be worth.
     """
 
     frame: Tree
     action: Array
     stack: int
+    values: bool = False
 
     @classmethod
-    def of(cls, obs: Tree, action: Array) -> Layout:
+    def of(cls, obs: Tree, action: Array, values: bool = False) -> Layout:
         """The layout for observations and actions like these. Byte images with the channels first count as stacks."""
         if not isinstance(obs, dict) and obs.dtype == np.uint8 and obs.ndim == 3 and 1 < obs.shape[0] < obs.shape[2]:
-            return cls(np.empty(obs.shape[1:], obs.dtype), action, obs.shape[0])
-        return cls(obs, action, 1)
+            return cls(np.empty(obs.shape[1:], obs.dtype), action, obs.shape[0], values)
+        return cls(obs, action, 1, values)
 
     @property
     def row_bytes(self) -> int:
         frames = self.frame.values() if isinstance(self.frame, dict) else (self.frame,)
-        links = 16 if self.stack > 1 else 8
-        return sum(frame.nbytes for frame in frames) + self.action.nbytes + 4 + 1 + 8 + links
+        links, values = 16 if self.stack > 1 else 8, 8 if self.values else 0
+        return sum(frame.nbytes for frame in frames) + self.action.nbytes + 4 + 1 + 8 + links + values
 
 
 class Steps:
@@ -63,6 +65,7 @@ class Steps:
         self.ends = np.zeros(capacity, np.uint8)
         self.versions = np.zeros(capacity, np.int64)
         self.following = np.full(capacity, NOTHING, np.int64)
+        self.values = np.full((capacity if layout.values else 0, 2), np.nan, np.float32)
         self._before = np.full(capacity if layout.stack > 1 else 0, NOTHING, np.int64)
 
     @property
@@ -154,6 +157,8 @@ class Steps:
         columns = {f"frames/{key}": column for key, column in frames.items()}
         for name in ("actions", "rewards", "ends", "versions", "following"):
             columns[name] = getattr(self, name)
+        if self.layout.values:
+            columns["values"] = self.values
         return {**columns, "before": self._before} if self.layout.stack > 1 else columns
 
     def _opens(self, unroll: Unroll) -> Array:
@@ -174,6 +179,8 @@ class Steps:
         map_tree(put, self.frames, frames)
         self.following[slots] = NOTHING
         self.ends[slots] = GOES_ON
+        if self.layout.values:
+            self.values[slots] = np.nan
 
     def _put_stacks(self, unroll: Unroll, numbers: Array, opens: Array, new: int) -> None:
         obs: Any = unroll.inputs.obs
@@ -195,6 +202,8 @@ class Steps:
         slots = numbers[:-1] % self.capacity
         self.actions[slots] = unroll.actions
         self.rewards[slots] = rewards
+        if self.layout.values:
+            self.values[slots] = unroll.q
         self.versions[slots] = unroll.versions
         self.ends[slots] = np.where(unroll.terminated, TERMINATED, np.where(unroll.truncated, TRUNCATED, GOES_ON))
         self.following[slots] = np.where(unroll.inputs.first[1:], NOTHING, numbers[1:])

@@ -44,7 +44,7 @@ class HasReplay(Protocol):
 
 def replay_table(ctx: Context, cfg: HasReplay, capacity: int, limiter: SamplesPerInsert) -> ReplayTable:
     """The configured table, with all the memory it will ever use."""
-    layout = row_layout(describe(resolve(cfg.env)))
+    layout = row_layout(describe(resolve(cfg.env)), cfg.replay)
     rows = affordable(cfg.replay, layout, capacity)
     reward, window = cfg.reward, NStep(cfg.n_step, cfg.discount)
 
@@ -78,12 +78,13 @@ def sampler(cfg: ReplayConfig, capacity: int) -> Sampler:
     return Uniform(capacity)
 
 
-def row_layout(spaces: Spaces) -> Layout:
+def row_layout(spaces: Spaces, cfg: ReplayConfig) -> Layout:
     """What a row holds for these spaces."""
     rows = {leaf.key or "": np.empty(leaf.shape, leaf.dtype) for leaf in leaves(spaces.observation_space)}
     obs: Tree = rows if isinstance(spaces.observation_space, Dict) else rows[""]
     space = spaces.action_space
-    return Layout.of(obs, np.empty(space.shape or (), np.float32 if isinstance(space, Box) else np.int64))
+    action = np.empty(space.shape or (), np.float32 if isinstance(space, Box) else np.int64)
+    return Layout.of(obs, action, values=cfg.actor_priorities)
 
 
 def available_memory() -> int:

@@ -33,7 +33,10 @@ class Stepper:
         params, states = self._forward(inputs, state)
         draw = self._distribution
         actions, logp = draw.mode(params) if greedy else draw.sample(params, self._rng)
-        return Acted(actions, logp, states)
+        q = None
+        if isinstance(draw, EpsilonGreedy):
+            q = np.stack([params[np.arange(len(params)), actions], params.max(-1)], 1)
+        return Acted(actions, logp, states, q)
 
     def _forward(self, inputs: Inputs, state: State) -> tuple[Array, State]:
         """Distribution parameters `[B, P]` and the state after this step."""

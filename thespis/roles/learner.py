@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from thespis.errors import NonFiniteLoss
+from thespis.errors import NonFiniteLoss, OutlierLoss
 from thespis.runtime.context import Context
 from thespis.types import Array, Version, Versioned, lags
 
@@ -114,7 +114,7 @@ class Learner:
                 await self._share()
 
     async def learn(self, batch: Batch) -> None:
-        """One update from one batch. A batch with a non-finite loss is dropped and counted."""
+        """One update from one batch. A batch whose loss is not finite, or an outlier, is dropped and counted."""
         ctx = self._ctx
         behind = lags(batch.versions[batch.valid], self.version)
         steps = int(behind.size)
@@ -128,6 +128,9 @@ class Learner:
             applied = await self._exchange.apply(gradients, self._steps / self._total_steps)
         except NonFiniteLoss:
             metrics = {}
+        except OutlierLoss:
+            ctx.count("dropped/outlier_batches")
+            return
         self._steps = batch.steps_after(self._steps)
         ctx.count("learner/steps", steps)
         if not applied:

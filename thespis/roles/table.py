@@ -132,6 +132,10 @@ class ReplayTable:
         complete = self._window.complete(steps, pending)
         items = pending[complete] % steps.capacity
         self._sampler.add(items)
+        if steps.layout.values and len(items):
+            errors = self._window.errors(steps, pending[complete])
+            valued = ~np.isnan(errors)
+            self._sampler.prioritise(items[valued], errors[valued])
         self._times[items] = 0
         self._streams[stream.who] = Open(stream.incarnation, numbers[-1], pending[~complete])
         self._inserted += len(items)
