@@ -18,7 +18,8 @@ def architectures() -> list[str]:
     """The names that can be trained."""
     from thespis import architectures as package
 
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "parts")
+    names = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(name for name in names if name not in package.SHARED)
 
 
 def architecture(name: str) -> ModuleType:
