@@ -9,9 +9,11 @@ import pytest
 
 from thespis import train
 
+CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "on": "simulation", "eval_episodes": 20, "eval_every": 0.0}
 
-def learn(architecture: str, place: Path, **settings: Any) -> dict[str, Any]:
-    return train(
-        architecture, on="simulation", env="CartPole-v1", run_dir=place / "run", quiet=True, eval_episodes=20, eval_every=0.0,
-        **settings,
-    ).summary  # fmt: skip
+
+@pytest.mark.timeout(120)
+def test_dqn_solves_cartpole(tmp_path: Path) -> None:
+    summary = train("dqn", run_dir=tmp_path / "run", quiet=True, **CARTPOLE).summary
+    assert summary["env_steps"] <= 41_000
+    assert summary["eval_return_mean"] >= 475

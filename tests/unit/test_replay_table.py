@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from thespis.program import Edge
 from thespis.roles import ReplayTable
 from thespis.roles.actor import next_inputs
 from thespis.runtime.context import Context, Identity
-from thespis.types import Acted, Array, Inputs, Stream, Transitions, Unroll, Version
+from thespis.types import Acted, Array, Inputs, Stream, Transitions, Unroll, Version, map_tree
 
 LOOSE = SamplesPerInsert(1.0, 1, 1e9)
 
@@ -376,3 +377,29 @@ def test_settings_that_would_wait_for_ever_are_refused(capacity: int, limiter: A
         ReplayTable.refuse("replay", {"capacity": capacity, "limiter": limiter}, incoming)
     with pytest.raises(ThespisError, match="nobody inserts"):
         ReplayTable.refuse("replay", {"capacity": capacity, "limiter": limiter}, incoming[1:])
+
+
+@pytest.mark.parametrize("mode", ["same step", "next step"])
+def test_dict_observations_keep_their_parts_together(mode: str) -> None:
+    world = World(5, 2, mode, 1)
+    unrolls = world.unrolls(6, 10)
+
+    def split(obs: Any) -> dict[str, Array]:
+        return {"one": obs, "two": 2 * obs[..., :1]}
+
+    ctx = FakeContext(Identity("replay", 0, run_seed=0))
+    layout = Layout.of(map_tree(lambda leaf: leaf[0], split(world.obs)), np.empty((), np.int64))
+    replay = ReplayTable(ctx, Steps(layout, 90), NStep(2, 0.9), Uniform(90), LOOSE, lambda rewards: rewards)
+
+    async def scene() -> None:
+        for unroll in unrolls:
+            unroll.inputs.obs, unroll.final_obs = split(unroll.inputs.obs), split(unroll.final_obs)
+            await replay.insert(STREAM, unroll)
+        drawn = await replay.sample(200)
+        assert isinstance(drawn.obs, dict) and isinstance(drawn.next_obs, dict)
+        whole = dataclasses.replace(drawn, obs=drawn.obs["one"], next_obs=drawn.next_obs["one"])
+        check(whole, world.expect(2, 0.9))
+        for obs in (drawn.obs, drawn.next_obs):
+            np.testing.assert_array_equal(obs["two"], 2 * obs["one"][:, :1])
+
+    asyncio.run(scene())

@@ -85,7 +85,7 @@ class ReplayTable:
     async def sample(self, items: int) -> Transitions:
         """Draw `items` transitions; waits until the limiter lets them go."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._limiter.may_sample(self._inserted, self._sampled, items))
+            await self._changed.wait_for(lambda: self._may_sample(items))
             async with self._ctx.work("sample", items=items):
                 drawn = self._draw(items)
             self._changed.notify_all()
@@ -123,8 +123,16 @@ class ReplayTable:
         open_ = self._streams.get(stream.who)
         return open_.pending if open_ is not None and open_.incarnation == stream.incarnation else _NONE
 
+    def _may_sample(self, items: int) -> bool:
+        return self._sampler.items > 0 and self._limiter.may_sample(self._inserted, self._sampled, items)
+
     def _write(self, stream: Stream, unroll: Unroll) -> None:
         steps, most = self._steps, self._steps.most(unroll)
+        if most > steps.capacity:
+            raise ThespisError(
+                f"an unroll of {most} rows does not fit a replay of {steps.capacity}; "
+                "raise --replay.capacity or --replay.bytes"
+            )
         self._forget(steps.lost(most))
         heads, pending = self._resume(stream, most)
         numbers = steps.write(unroll, heads, self._shape_rewards(unroll.rewards))
