@@ -38,9 +38,10 @@ class Config(ValueExperiment):
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {  # long windows carry its dense rewards back quickly; values stay below 10
         "total_steps": 40_000,
+        "batch": 64,
         "n_step": 10,
         "target_period": 50,
-        "replay": {"capacity": 20_000, "samples_per_insert": 16.0},
+        "replay": {"capacity": 20_000, "samples_per_insert": 8.0},
         "reward": {"kind": "scale", "scale": 0.1},
         "network": {"hidden": [256, 256]},
         "optimizer": {"learning_rate": 2e-3, "anneal": True},
