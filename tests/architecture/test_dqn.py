@@ -110,3 +110,26 @@ def test_what_cannot_work_is_refused_before_anything_starts(flags: str, what: st
     err = capfd.readouterr().err
     assert what in err and err.count("\n") == 1
     assert not stage.run.exists()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "kill actor 0 at 0.08",
+        "kill learner 0 at 0.15",
+        "lose actor.replay.insert at 0.05",
+        "lose learner.replay.sample at 0.1",
+    ],
+)
+def test_the_ratio_holds_whatever_fails(fault: str, stage: Any) -> None:
+    settings = {**SMALL, "actors": 1, "faults": (fault,)}
+    told = train("dqn", on="simulation", run_dir=stage.run, quiet=True, **settings).summary
+    assert told["exit_reason"] == "total_steps"
+    assert told["restarts"] == ("kill" in fault)
+    saved = json.loads((newest(stage.run) / "replay-0.json").read_text())
+    assert abs(4.0 * (saved["inserted"] - 200) - saved["sampled"]) <= 2 * max(4.0 * 2 * (5 + 3), 32)
+    # No step is stored twice: what was inserted is what was taken, but for windows that are open or were cut off.
+    assert told["env_steps"] - 3 * 2 * (5 + 3) <= saved["inserted"] <= told["env_steps"]
+    if fault.startswith("kill actor"):
+        assert 0 < told["dropped"]["open_windows"] <= 2 * 2
