@@ -71,12 +71,13 @@ class DQNUpdate:
             errors = q - targets
             weights = as_tensor(batch.weights) / len(errors)
             # dL/dq of L = mean of w * huber(error): autograd need not see the loss itself.
-            seeds = weights * errors.clamp(-self._cfg.huber, self._cfg.huber)
+            slopes = weights * errors.clamp(-self._cfg.huber, self._cfg.huber)
             loss = float(torch.dot(weights, huber(errors, self._cfg.huber)))
         if not math.isfinite(loss):
             raise NonFiniteLoss(f"loss {loss}")
         batch.priorities = errors.abs_().numpy()
-        gradients = torch.autograd.grad((q,), self.parameters, (seeds,), materialize_grads=True)
+        # A product, because torch imports its symbolic algebra (a second) when it is given what to start from.
+        gradients = torch.autograd.grad(torch.dot(q, slopes), self.parameters, materialize_grads=True)
         metrics: dict[str, float] = {}
         if want_metrics:
             names = ("train/loss", "train/td_error", "train/q_mean", "train/target_mean")
