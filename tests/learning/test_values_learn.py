@@ -15,5 +15,5 @@ CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "on": "simulation", "eval_epis
 @pytest.mark.timeout(120)
 def test_dqn_solves_cartpole(tmp_path: Path) -> None:
     summary = train("dqn", run_dir=tmp_path / "run", quiet=True, **CARTPOLE).summary
-    assert summary["env_steps"] <= 41_000
+    assert summary["env_steps"] <= 51_000
     assert summary["eval_return_mean"] >= 475

@@ -37,7 +37,7 @@ class Config(ValueExperiment):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {  # long windows carry its dense rewards back quickly; values stay below 10
-        "total_steps": 40_000,
+        "total_steps": 50_000,
         "batch": 64,
         "n_step": 10,
         "target_period": 50,
