@@ -18,6 +18,7 @@ from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.n_step import NStep
 from thespis.experience.samplers import Prioritised, Uniform
+from thespis.experience.sources import Streamed
 from thespis.experience.steps import Layout, Steps
 from thespis.experience.writers import UnrollWriter
 from thespis.program import Edge
@@ -250,6 +251,32 @@ def test_a_window_never_spans_two_lives() -> None:
         check(await replay.sample(500), expected)
 
     asyncio.run(scene())
+
+
+def test_whoever_inserts_is_told_how_much_came_from_all() -> None:
+    world = World(0, 2, "same step", 1)
+    unrolls = world.unrolls(5, 6)
+
+    async def scene() -> None:
+        replay, _ = table(world, 1, 500)
+        actors = [Streamed(FakeContext(Identity("actor", i, run_seed=0)), Insert(replay)) for i in range(2)]
+        for turn, unroll in enumerate(unrolls):
+            await actors[turn % 2](unroll)
+        assert [actor.inserted for actor in actors] == [50, 60]
+
+    asyncio.run(scene())
+
+
+class Insert:
+    """The edge to a replay that is right here."""
+
+    name = "actor.replay.insert"
+
+    def __init__(self, replay: ReplayTable) -> None:
+        self.insert = replay.insert
+
+    async def __call__(self, stream: Stream, unroll: Unroll) -> int:
+        return await self.insert(stream, unroll)
 
 
 def test_stale_priorities_are_ignored_and_counted() -> None:

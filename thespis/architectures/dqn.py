@@ -30,8 +30,8 @@ class Config(ValueExperiment):
     """Environment steps of all actors over which the share falls (paper: 1,000,000)."""
 
     def epsilon(self, steps: int) -> float:
-        """Share of random actions after an actor took `steps` steps, the others as many."""
-        done = min(1.0, steps * self.actors / max(1, self.epsilon_steps))
+        """Share of random actions after all actors took `steps` steps."""
+        done = min(1.0, steps / max(1, self.epsilon_steps))
         return self.epsilon_start + (self.epsilon_end - self.epsilon_start) * done
 
 

@@ -94,18 +94,18 @@ def build_replay(ctx: Context, cfg: ValueExperiment, capacity: int, limiter: Sam
 def exploring_actor(
     ctx: Context, cfg: ValueExperiment, epsilon: Callable[[int], float | Array], insert: Any, pull: Any
 ) -> roles.Actor:
-    """An actor whose share of random actions is `epsilon` of the steps it has taken."""
+    """An actor whose share of random actions is `epsilon` of the transitions that all actors have inserted."""
     from thespis.architectures.parts import environments, stepper
     from thespis.experience.sources import Streamed
 
-    acts = stepper(ctx, cfg)
+    acts, inserts = stepper(ctx, cfg), Streamed(ctx, insert)
     return roles.Actor(
         ctx,
         environments(ctx, cfg, cfg.envs_per_actor),
         roles.LocalPolicy(ctx, acts, pull),
-        Streamed(ctx, insert),
+        inserts,
         cfg.unroll_length,
-        schedule=lambda steps: acts.explore(epsilon(steps)),
+        before_unroll=lambda: acts.explore(epsilon(inserts.inserted)),
     )
 
 

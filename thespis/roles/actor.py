@@ -51,15 +51,14 @@ class Actor:
         insert: Insert,
         unroll_length: int,
         return_discount: float | None = None,
-        schedule: Callable[[int], None] | None = None,
+        before_unroll: Callable[[], None] | None = None,
     ) -> None:
         """`return_discount`: also tell the learner the discounted return so far, at every step.
 
-        `schedule`: called before every unroll with the steps taken so far, over all lives that were saved.
+        `before_unroll`: called before every unroll, for what changes in the course of a run.
         """
         self._ctx, self._envs, self._policy, self._insert = ctx, envs, policy, insert
-        self._length, self._return_discount, self._schedule = unroll_length, return_discount, schedule
-        self._steps = 0
+        self._length, self._return_discount, self._before_unroll = unroll_length, return_discount, before_unroll
 
     async def run(self) -> None:
         ctx, envs, policy = self._ctx, self._envs, self._policy
@@ -70,7 +69,7 @@ class Actor:
         state = policy.initial_state(envs.num_envs)
         writer = UnrollWriter(self._length, inputs, state, self._return_discount)
         handed = None
-        self._plan()
+        self._prepare()
         while True:
             acted = await policy.act(inputs, state)
             async with ctx.work("env_step", items=envs.num_envs):
@@ -80,24 +79,16 @@ class Actor:
             inputs, state = next_inputs(step, acted.actions), acted.state
             unroll = writer.write(acted, policy.version, step, inputs)
             if unroll is not None:
-                steps = int(np.count_nonzero(unroll.valid))
-                ctx.count("env_steps", steps)
-                self._steps += steps
+                ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
                 if handed is not None:
                     await ctx.wait(self._insert.name, handed)
                 handed = ctx.ahead(self._insert(unroll))
                 await policy.refresh()
-                self._plan()
+                self._prepare()
 
-    def _plan(self) -> None:
-        if self._schedule is not None:
-            self._schedule(self._steps)
-
-    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        return {}, {"steps": self._steps}
-
-    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
-        self._steps = values["steps"]
+    def _prepare(self) -> None:
+        if self._before_unroll is not None:
+            self._before_unroll()
 
     async def close(self) -> None:
         self._envs.close()

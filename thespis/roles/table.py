@@ -73,14 +73,15 @@ class ReplayTable:
         samples = [edge.demand["items"] for edge in incoming if edge.method == "sample"]
         limiter.refuse(name, max(inserts), max(samples, default=1))
 
-    async def insert(self, stream: Stream, unroll: Unroll) -> None:
-        """Store an unroll; waits while the limiter says the learner is too far behind."""
+    async def insert(self, stream: Stream, unroll: Unroll) -> int:
+        """Store an unroll; waits while the limiter says the learner is too far behind. Returns all items so far."""
         async with self._changed:
             most = unroll.valid.size + len(self._pending(stream))
             await self._changed.wait_for(lambda: self._limiter.may_insert(self._inserted, self._sampled, most))
             async with self._ctx.work("insert", items=unroll.valid.size):
                 self._write(stream, unroll)
             self._changed.notify_all()
+            return self._inserted
 
     async def sample(self, items: int) -> Transitions:
         """Draw `items` transitions; waits until the limiter lets them go."""
