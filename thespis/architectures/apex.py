@@ -48,6 +48,14 @@ class Config(ValueExperiment):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {  # as for DQN; importance weights make steps smaller, and half of the ladder acts at random too often
+        "total_steps": 80_000,
+        "batch": 64,
+        "n_step": 10,
+        "replay": {"capacity": 50_000},
+        "reward": {"kind": "scale", "scale": 0.1},
+        "optimizer": {"learning_rate": 2e-3, "anneal": True},
+    },
     "ALE/*": {  # appendix D
         "total_steps": 50_000_000,
         "envs_per_actor": 8,
