@@ -60,6 +60,38 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True)
+class QNetworkConfig(NetworkConfig):
+    """The network of action values."""
+
+    activation: Literal["tanh", "relu"] = "relu"
+    """Activation of the mlp."""
+    dueling: bool = False
+    """Separate heads for the value of an observation and the advantages of actions."""
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """How steps are kept and how often each is learned from."""
+
+    capacity: int = 100_000
+    """Steps to keep; the oldest are overwritten."""
+    bytes: int = 0
+    """Most memory for them, in bytes: fewer steps are kept if need be; 0 for as much as the capacity takes."""
+    warm_up: int = 1_000
+    """Transitions to collect before the first is sampled."""
+    samples_per_insert: float = 8.0
+    """How often each transition is sampled, on average; actors and learner wait for each other to keep to it."""
+    error: float = 0.0
+    """Samples by which that may be off at any time; 0 for the least that lets everybody go on, twice over."""
+    priority_exponent: float = 0.0
+    """How much the last TD error decides what is sampled; 0 samples evenly."""
+    actor_priorities: bool = False
+    """A new transition's priority is the TD error its actor saw; else it is the highest so far."""
+    importance_exponent: float = 0.4
+    """How much of the bias of uneven sampling is undone by importance weights."""
+
+
+@dataclass(frozen=True)
 class OptimizerConfig:
     """How gradients are applied."""
 

@@ -18,11 +18,15 @@ def architectures() -> list[str]:
     """The names that can be trained."""
     from thespis import architectures as package
 
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "parts")
+    names = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(name for name in names if name not in package.SHARED)
 
 
 def architecture(name: str) -> ModuleType:
-    """The module of an architecture, by its name or its file: a `Config`, a `program`, and perhaps `PRESETS`."""
+    """The module of an architecture, by its name or its file: a `Config`, a `program`, and perhaps `PRESETS`.
+
+    It may also `refuse(cfg, spaces)` an environment that it cannot learn, before anything starts.
+    """
     if name.endswith(".py"):
         return _own(name)
     if name.replace("-", "_") not in architectures():
@@ -67,12 +71,15 @@ def launch(name: str, cfg: Experiment, *, resume: Path | None = None, quiet: boo
     from thespis.runs.directory import RunDirectory
     from thespis.runtime.faults import parse_faults
 
-    program = architecture(name).program(cfg)
+    module = architecture(name)
+    program = module.program(cfg)
     program.check()
     faults = parse_faults(cfg.faults, program)
     if cfg.on == "ray" and importlib.util.find_spec("ray") is None:
         raise ThespisError("Ray is not installed; install it with: pip install 'thespis[ray]'")
-    describe(resolve(cfg.env))
+    spaces = describe(resolve(cfg.env))
+    if hasattr(module, "refuse"):
+        module.refuse(cfg, spaces)
     costs = _costs(cfg)
     if resume is None:
         run = RunDirectory.create(program.name, _label(cfg), cfg.seed, cfg.run_dir)

@@ -75,11 +75,15 @@ class Inputs:
 
 
 class Acted(NamedTuple):
-    """`actions`: `[B, ...]`. `logp`: float32 `[B]`, under the distribution that drew them. `state`: to act on next."""
+    """`actions`: `[B, ...]`. `logp`: float32 `[B]`, under the distribution that drew them. `state`: to act on next.
+
+    `q`: float32 `[B, 2]`, the values of the action taken and of the best one, if the policy values actions.
+    """
 
     actions: Array
     logp: Array
     state: State
+    q: Array | None = None
 
 
 @dataclass(slots=True)
@@ -95,6 +99,7 @@ class Unroll:
     `final_index`: int64 `[K, 2]` of (t, b) and `final_obs`: `[K, ...]`: the real last observations of truncated
     steps whose `inputs.obs[t + 1]` already belongs to the next episode (same-step autoreset).
     `returns`: float32 `[T, B]`, the discounted rewards of the episode so far, if rewards are normalised by them.
+    `q`: float32 `[T, B, 2]`, what the policy took `actions[t]` and the best action to be worth, if it values actions.
     """
 
     inputs: Inputs
@@ -109,9 +114,74 @@ class Unroll:
     final_index: Array
     final_obs: Tree
     returns: Array | None = None
+    q: Array | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Unroll, tuple(getattr(self, name) for name in self.__slots__)
+
+    def steps_after(self, before: int) -> int:
+        """Environment steps behind all that was learned from, this batch included; `before`: without it."""
+        return before + int(np.count_nonzero(self.valid))
+
+
+class Stream(NamedTuple):
+    """Whose steps: a role and its index, and which life of it. A window never spans two lives."""
+
+    who: tuple[str, int]
+    incarnation: int
+
+
+@dataclass(slots=True)
+class Transitions:
+    """N independent n-step transitions, as drawn from a replay.
+
+    `obs`, `next_obs`: `[N, ...]`, at the first step and after the last. `actions`: `[N, ...]`, at the first step.
+    `rewards`: float32 `[N]`, the discounted sum of the rewards on the way. `discounts`: float32 `[N]`, what a value of
+    `next_obs` is worth; 0 after a termination. `versions`: int64 `[N]`, packed, of the weights that chose `actions`.
+    `weights`: float32 `[N]`, importance weights, at most 1. `keys`: int64 `[N]`, to send priorities back with.
+    `inserted`: transitions the replay had taken in when these were drawn.
+    `priorities`: float32 `[N]`, |TD error|, once an update has computed it.
+    """
+
+    obs: Tree
+    actions: Array
+    rewards: Array
+    discounts: Array
+    next_obs: Tree
+    versions: Array
+    weights: Array
+    keys: Array
+    inserted: int
+    priorities: Array | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Transitions, tuple(getattr(self, name) for name in self.__slots__)
+
+    @property
+    def valid(self) -> Array:
+        return np.ones(len(self.rewards), np.bool_)
+
+    def steps_after(self, before: int) -> int:
+        """Environment steps behind all that was learned from: all that were inserted, however often each was drawn."""
+        return max(before, self.inserted)
+
+    def part(self, start: int, end: int) -> Transitions:
+        """Transitions `start` to `end`, on the same memory."""
+
+        def cut(leaf: Array) -> Array:
+            return leaf[start:end]
+
+        return Transitions(
+            obs=map_tree(cut, self.obs),
+            actions=cut(self.actions),
+            rewards=cut(self.rewards),
+            discounts=cut(self.discounts),
+            next_obs=map_tree(cut, self.next_obs),
+            versions=cut(self.versions),
+            weights=cut(self.weights),
+            keys=cut(self.keys),
+            inserted=self.inserted,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from thespis.envs.autoreset import EnvStep
 from thespis.experience.writers import UnrollWriter, concatenate
 from thespis.roles.actor import next_inputs
-from thespis.types import Inputs, Unroll, Version
+from thespis.types import Acted, Inputs, Unroll, Version
 
 
 @dataclass
@@ -60,7 +60,7 @@ def written(moments: list[Moment], length: int) -> list[Unroll]:
     writer = UnrollWriter(length, moments[0].inputs, moments[0].state)
     unrolls = []
     for now, then in pairwise(moments):
-        unroll = writer.write((now.actions, now.logp, then.state), now.version, now.step, then.inputs)
+        unroll = writer.write(Acted(now.actions, now.logp, then.state), now.version, now.step, then.inputs)
         if unroll is not None:
             unrolls.append(unroll)
     return unrolls
@@ -129,7 +129,7 @@ def test_returns_so_far_go_on_across_unrolls_and_stop_at_endings() -> None:
     writer = UnrollWriter(5, moments[0].inputs, moments[0].state, return_discount=0.9)
     told, wanted, carry = [], [], np.zeros(3)
     for now, then in pairwise(moments):
-        unroll = writer.write((now.actions, now.logp, then.state), now.version, now.step, then.inputs)
+        unroll = writer.write(Acted(now.actions, now.logp, then.state), now.version, now.step, then.inputs)
         carry = now.step.rewards + 0.9 * carry
         wanted.append(carry)
         carry = np.where(now.step.terminated | now.step.truncated, 0.0, carry)

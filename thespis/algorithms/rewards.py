@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from thespis.errors import ThespisError
 from thespis.types import Array
 
-ArrayOrTensor = TypeVar("ArrayOrTensor", Array, Tensor)
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# By name: a replay shapes rewards too, and its process does without torch.
+ArrayOrTensor = TypeVar("ArrayOrTensor", Array, "Tensor")
 
 
 def shape_rewards(rewards: ArrayOrTensor, kind: str, scale: float) -> ArrayOrTensor:
@@ -22,7 +25,7 @@ def shape_rewards(rewards: ArrayOrTensor, kind: str, scale: float) -> ArrayOrTen
     if kind == "abs_one":
         return rewards.clip(-1.0, 1.0)
     if kind == "sign":
-        return rewards.sign() if isinstance(rewards, Tensor) else np.sign(rewards)
+        return np.sign(rewards) if isinstance(rewards, np.ndarray) else rewards.sign()
     raise ThespisError(f"unknown reward shaping '{kind}': choose none, sign, abs_one or scale.")
 
 

@@ -7,13 +7,14 @@ from typing import Protocol
 
 import torch
 
-from thespis.config import NetworkConfig, Spec, resolve
+from thespis.config import NetworkConfig, QNetworkConfig, Spec, resolve
 from thespis.envs.autoreset import Environments
 from thespis.envs.make import describe, make
 from thespis.envs.spaces import Spaces
 from thespis.networks.acting import Stepper
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic, PolicyNetwork
+from thespis.networks.q import QNetwork
 from thespis.roles.policy import LocalPolicy, Pull
 from thespis.runtime.context import Context
 
@@ -43,16 +44,23 @@ def network(cfg: NetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
         if cfg.factory:
             made: PolicyNetwork = resolve(cfg.factory)(observations, actions)
             return made
+        if isinstance(cfg, QNetworkConfig):
+            return QNetwork(observations, actions, cfg)
         return ActorCritic(observations, actions, cfg)
 
     return init_network(build, seed)
 
 
 def local_policy(ctx: Context, cfg: HasNetwork, pull: Pull) -> LocalPolicy:
-    """A policy on one thread: the actors share the machine, each has a core at most."""
+    """A policy that pulls its weights."""
+    return LocalPolicy(ctx, stepper(ctx, cfg), pull)
+
+
+def stepper(ctx: Context, cfg: HasNetwork) -> Stepper:
+    """What acts, on one thread: the actors share the machine, each has a core at most."""
     torch.set_num_threads(1)
     made = network(cfg.network, describe(resolve(cfg.env)), seed=0)
-    return LocalPolicy(ctx, Stepper(made, ctx.rng("policy")), pull)
+    return Stepper(made, ctx.rng("policy"))
 
 
 def learner_network(ctx: Context, cfg: HasNetwork) -> PolicyNetwork:

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from thespis.experience.writers import concatenate
 from thespis.runtime.context import Context
-from thespis.types import Unroll
+from thespis.types import Array, Stream, Transitions, Unroll
 
 
 class Sample(Protocol):
-    """The edge to a replay."""
+    """The edge to a queue."""
 
     name: str
 
@@ -38,6 +38,89 @@ class Batches:
         await asyncio.sleep(0)
         return concatenate(unrolls)
 
+    async def settle(self, batch: Unroll) -> None:
+        """A queue wants nothing back."""
+
     async def close(self) -> None:
         if self._next is not None:
             self._next.cancel()
+
+
+class Draw(Protocol):
+    """The edge to a replay table."""
+
+    name: str
+
+    def __call__(self, items: int, /) -> Coroutine[Any, Any, Transitions]: ...
+
+
+class Prioritise(Protocol):
+    """The edge that takes new priorities back."""
+
+    name: str
+
+    def __call__(self, keys: Array, priorities: Array, /) -> Coroutine[Any, Any, None]: ...
+
+
+class Draws:
+    """Batches of transitions. Several are drawn by one call, and the next call is always made ahead.
+
+    With `prioritise`, what an update found of a batch goes back to the replay while the next one is learned from.
+    """
+
+    def __init__(
+        self, ctx: Context, sample: Draw, batch: int, batches: int, prioritise: Prioritise | None = None
+    ) -> None:
+        self._ctx, self._sample, self._batch, self._items = ctx, sample, batch, batch * batches
+        self._prioritise = prioritise
+        self._drawn: list[Transitions] = []
+        self._next: asyncio.Task[Transitions] | None = None
+        self._sent: asyncio.Task[None] | None = None
+
+    async def take(self) -> Transitions:
+        if not self._drawn:
+            if self._next is None:
+                self._next = self._ctx.ahead(self._sample(self._items))
+            drawn = await self._ctx.wait(self._sample.name, self._next)
+            self._next = self._ctx.ahead(self._sample(self._items))
+            # Let the request leave before the learner's work blocks this process.
+            await asyncio.sleep(0)
+            self._drawn = [drawn.part(start, start + self._batch) for start in range(0, self._items, self._batch)]
+            self._drawn.reverse()
+        return self._drawn.pop()
+
+    async def settle(self, batch: Transitions) -> None:
+        if self._prioritise is None or batch.priorities is None:
+            return
+        if self._sent is not None:
+            await self._ctx.wait(self._prioritise.name, self._sent)
+        self._sent = self._ctx.ahead(self._prioritise(batch.keys, batch.priorities))
+
+    async def close(self) -> None:
+        for task in (self._next, self._sent):
+            if task is not None:
+                task.cancel()
+
+
+class Insert(Protocol):
+    """The edge that takes unrolls of a named stream."""
+
+    name: str
+
+    def __call__(self, stream: Stream, unroll: Unroll, /) -> Coroutine[Any, Any, int]: ...
+
+
+class Streamed:
+    """Says whose unrolls these are, so that a replay can join them. `inserted`: what the replay had from all by then.
+
+    That count outlives any actor, so schedules that follow it need nothing of their own in a checkpoint.
+    """
+
+    def __init__(self, ctx: Context, insert: Insert) -> None:
+        me = ctx.identity
+        self._insert, self._stream = insert, Stream((me.role, me.index), me.incarnation)
+        self.name = insert.name
+        self.inserted = 0
+
+    async def __call__(self, unroll: Unroll, /) -> None:
+        self.inserted = await self._insert(self._stream, unroll)

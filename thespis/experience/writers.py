@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from thespis.envs.autoreset import EnvStep
-from thespis.types import Array, Inputs, State, Tree, Unroll, Version, empty_tree, map_tree
+from thespis.types import Acted, Array, Inputs, State, Tree, Unroll, Version, empty_tree, map_tree
 
 
 class UnrollWriter:
@@ -23,12 +23,14 @@ class UnrollWriter:
         self._carry: Array = np.zeros(len(inputs.first))
         self._open(inputs, state)
 
-    def write(
-        self, acted: tuple[Array, Array, State], version: Version, step: EnvStep, inputs: Inputs
-    ) -> Unroll | None:
-        """Add one step: what was done (actions, log-probabilities, next state), what came of it, what is seen next."""
+    def write(self, acted: Acted, version: Version, step: EnvStep, inputs: Inputs) -> Unroll | None:
+        """Add one step: what was done, what came of it, what is seen next."""
         unroll, t = self._unroll, self._t
-        unroll.actions[t], unroll.behaviour_logp[t], state = acted
+        unroll.actions[t], unroll.behaviour_logp[t] = acted.actions, acted.logp
+        if acted.q is not None:
+            if unroll.q is None:
+                unroll.q = np.empty((self._length, *acted.q.shape), np.float32)
+            unroll.q[t] = acted.q
         unroll.rewards[t] = step.rewards
         unroll.terminated[t] = step.terminated
         unroll.truncated[t] = step.truncated
@@ -41,7 +43,7 @@ class UnrollWriter:
         if self._t < self._length:
             return None
         self._close()
-        self._open(inputs, state)
+        self._open(inputs, acted.state)
         return unroll
 
     def _open(self, inputs: Inputs, state: State) -> None:
@@ -123,6 +125,7 @@ def concatenate(unrolls: list[Unroll]) -> Unroll:
     index = [unroll.final_index + np.array([0, offset]) for unroll, offset in zip(unrolls, offsets, strict=True)]
     inputs = [unroll.inputs for unroll in unrolls]
     returns = [unroll.returns for unroll in unrolls if unroll.returns is not None]
+    q = [unroll.q for unroll in unrolls if unroll.q is not None]
     return Unroll(
         inputs=Inputs(
             obs=map_tree(beside, *(part.obs for part in inputs)),
@@ -141,4 +144,5 @@ def concatenate(unrolls: list[Unroll]) -> Unroll:
         final_index=np.concatenate(index),
         final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *(unroll.final_obs for unroll in unrolls)),
         returns=beside(*returns) if returns else None,
+        q=beside(*q) if q else None,
     )

@@ -7,6 +7,7 @@ import torch
 
 from thespis.errors import ThespisError
 from thespis.networks.fast import NumpyPolicy, numpy_policy
+from thespis.networks.heads import EpsilonGreedy
 from thespis.networks.inputs import TensorInputs, as_tensor
 from thespis.networks.policies import PolicyNetwork
 from thespis.types import Acted, Array, Inputs, State, map_tree
@@ -32,7 +33,10 @@ class Stepper:
         params, states = self._forward(inputs, state)
         draw = self._distribution
         actions, logp = draw.mode(params) if greedy else draw.sample(params, self._rng)
-        return Acted(actions, logp, states)
+        q = None
+        if isinstance(draw, EpsilonGreedy):
+            q = np.stack([params[np.arange(len(params)), actions], params.max(-1)], 1)
+        return Acted(actions, logp, states, q)
 
     def _forward(self, inputs: Inputs, state: State) -> tuple[Array, State]:
         """Distribution parameters `[B, P]` and the state after this step."""
@@ -54,6 +58,12 @@ class Stepper:
         output = self._network.forward(tensors, tuple(as_tensor(part) for part in state))
         params: Array = output.params[0].numpy()
         return params, tuple(part[-1].numpy() for part in output.states)
+
+    def explore(self, epsilon: float | Array) -> None:
+        """Set how often a policy on action values does not take the best action."""
+        if not isinstance(self._distribution, EpsilonGreedy):
+            raise ThespisError("this network is no network of action values; give its distribution as EpsilonGreedy(n)")
+        self._distribution.epsilon = epsilon
 
     def load(self, weights: dict[str, Array]) -> None:
         """Copy weights over the network's own, in place."""

@@ -7,23 +7,34 @@ and two layers of 64: 29 us here, 106 us there; and the environment stepped in b
 from __future__ import annotations
 
 import numpy as np
+from torch import nn
 
 from thespis.networks.policies import ActorCritic, PolicyNetwork
+from thespis.networks.q import QNetwork
 from thespis.networks.torso import VectorTorso
 from thespis.types import Array, Tree
 
 _LARGEST = 256
 """Widest layer for which numpy wins."""
+_ALONE = 1 << 18
+"""Multiplications up to which OpenBLAS does a product on one thread. Beyond, its threads spin on the cores of others:
+8 rows through two layers of 256 took 1.3 ms on two cores, and made the learner three times slower."""
 
 
 class NumpyPolicy:
-    """The policy half of a feed-forward MLP `ActorCritic`, on the memory of that network: loading one loads both."""
+    """The acting half of a feed-forward MLP network, on the memory of that network: loading one loads both."""
 
-    def __init__(self, network: ActorCritic, torso: VectorTorso) -> None:
-        layers = [*torso.mlp.layers, network.policy]
-        self._layers = [(layer.weight.detach().numpy().T, layer.bias.detach().numpy()) for layer in layers]
+    def __init__(self, network: ActorCritic | QNetwork, torso: VectorTorso) -> None:
+        policy = network.policy if isinstance(network, ActorCritic) else network.advantage
+        layers = [*torso.mlp.layers, policy]
+        self._layers = [_arrays(layer) for layer in layers]
         self._activation = np.tanh if torso.mlp.activation == "tanh" else lambda x, out: np.maximum(x, 0.0, out=out)
-        self._log_std = None if network.log_std is None else network.log_std.detach().numpy()
+        self._log_std: Array | None = None
+        self._value: tuple[Array, Array] | None = None
+        if isinstance(network, ActorCritic):
+            self._log_std = None if network.log_std is None else network.log_std.detach().numpy()
+        elif network.value is not None:
+            self._value = _arrays(network.value)
 
     def __call__(self, obs: Array) -> Array:
         """Distribution parameters `[B, P]` for observations `[B, ...]`."""
@@ -35,6 +46,8 @@ class NumpyPolicy:
             self._activation(x, out=x)
         params: Array = x @ weight
         params += bias
+        if self._value is not None:
+            params += x @ self._value[0] + self._value[1] - params.mean(-1, keepdims=True)
         if self._log_std is None:
             return params
         return np.concatenate((params, np.broadcast_to(self._log_std, params.shape)), axis=1)
@@ -42,10 +55,15 @@ class NumpyPolicy:
 
 def numpy_policy(network: PolicyNetwork, obs: Tree) -> NumpyPolicy | None:
     """A `NumpyPolicy` for `network` if it has that form and observations are plain float32 vectors, else None."""
-    if not isinstance(network, ActorCritic) or network.core is not None or isinstance(obs, dict):
+    if not isinstance(network, ActorCritic | QNetwork) or network.core is not None or isinstance(obs, dict):
         return None
     torso = network.encoder.torsos[0]
     if not isinstance(torso, VectorTorso) or torso.normalizer is not None or obs.dtype != np.float32:
         return None
     widest = max((len(layer.bias) for layer in torso.mlp.layers), default=0)
-    return NumpyPolicy(network, torso) if widest <= _LARGEST else None
+    product = len(obs) * max((layer.weight.numel() for layer in torso.mlp.layers), default=0)
+    return NumpyPolicy(network, torso) if widest <= _LARGEST and product <= _ALONE else None
+
+
+def _arrays(layer: nn.Linear) -> tuple[Array, Array]:
+    return layer.weight.detach().numpy().T, layer.bias.detach().numpy()

@@ -139,6 +139,46 @@ class DiagGaussian:
         return actions.reshape(-1, *self._shape), logp
 
 
+class EpsilonGreedy:
+    """One choice among `n`; parameters are action values. The best one, but with probability `epsilon` any.
+
+    `epsilon`: a number, or `[B]` for environments that explore differently. Whoever acts sets it.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.size = self.features = n
+        self.epsilon: float | Array = 0.0
+
+    def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        epsilon = torch.as_tensor(self.epsilon, dtype=params.dtype)[..., None]
+        chances = F.one_hot(params.argmax(-1), self.size) * (1.0 - epsilon) + epsilon / self.size
+        return chances.gather(-1, actions.unsqueeze(-1)).squeeze(-1).log(), torch.special.entr(chances).sum(-1)
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        best = params.argmax(-1)
+        # Both numbers are always drawn: what a stream holds later does not depend on what was chosen before.
+        explores = rng.random(len(params)) < self.epsilon
+        actions = np.where(explores, rng.integers(0, self.size, len(params)), best)
+        chances = self.epsilon / self.size + (actions == best) * (1.0 - np.asarray(self.epsilon))
+        return actions, np.log(chances, dtype=np.float32)
+
+    def mode(self, params: Array) -> tuple[Array, Array]:
+        return params.argmax(-1), np.zeros(len(params), np.float32)
+
+    def encode(self, actions: Tensor) -> Tensor:
+        return F.one_hot(actions, self.features).float()
+
+
+def count_actions(space: spaces.Space[Any]) -> int:
+    """How many actions there are to value; refuses spaces of which nobody can list them."""
+    if not isinstance(space, spaces.Discrete):
+        raise ThespisError(
+            f"values of actions need Discrete actions, but the environment has {space}; "
+            "choose another architecture, such as impala, or wrap the environment"
+        )
+    return int(space.n)
+
+
 def build_distribution(space: spaces.Space[Any]) -> Distribution:
     """The distribution for an action space: Discrete, MultiDiscrete, or Box of floats."""
     if isinstance(space, spaces.Discrete):

@@ -51,52 +51,66 @@ class PolicyNetwork(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
 
-class ActorCritic(nn.Module):
-    """Encoder, optional LSTM core, and two linear heads: the agent of IMPALA, sized by its settings.
+class Agent(nn.Module):
+    """Encoder and optional LSTM core: what networks that act have in common. Heads are added by those who extend it.
 
-    The torso is folded over T * B. As in the paper only the recurrent agent reads its last action and reward.
+    The torso is folded over T * B. As in the papers only a recurrent agent reads its last action and reward.
     """
+
+    def __init__(self, observation_space: spaces.Space[Any], distribution: Distribution, cfg: NetworkSettings) -> None:
+        super().__init__()
+        self.distribution = distribution
+        self.encoder = Encoder(observation_space, cfg)
+        self.core: LSTMCore | None = None
+        self.size = self.encoder.size
+        """Features that heads read."""
+        if cfg.lstm:
+            self.core = LSTMCore(self.encoder.size + 1 + self.distribution.features, cfg.lstm)
+            self.size = cfg.lstm
+
+    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
+        return self.core.initial_state(batch) if self.core is not None else ()
+
+    def features(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Features `[T * B, size]`, and the recurrent state after each step."""
+        features = self.encoder(_fold(inputs.obs))
+        if self.core is None:
+            return features, ()
+        steps, batch = inputs.first.shape
+        last_reward = inputs.last_reward.clamp(-1.0, 1.0).unsqueeze(-1)
+        last_action = self.distribution.encode(inputs.last_action)
+        states = self.core(
+            torch.cat([features.view(steps, batch, -1), last_reward, last_action], -1), inputs.first, state
+        )
+        return states[0].flatten(0, 1), states
+
+    def observe(self, obs: TensorTree) -> None:
+        """Feed `[T, B, ...]` observations to the running normalisation, if there is one."""
+        self.encoder.observe(_fold(obs))
+
+
+class ActorCritic(Agent):
+    """Two linear heads, policy and value: the agent of IMPALA, sized by its settings."""
 
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: NetworkSettings
     ) -> None:
-        super().__init__()
-        self.distribution = build_distribution(action_space)
-        self.encoder = Encoder(observation_space, cfg)
-        features = self.encoder.size
-        self.core: LSTMCore | None = None
-        if cfg.lstm:
-            self.core = LSTMCore(features + 1 + self.distribution.features, cfg.lstm)
-            features = cfg.lstm
+        super().__init__(observation_space, build_distribution(action_space), cfg)
         self.log_std: nn.Parameter | None = None
         outputs = self.distribution.size
         if isinstance(self.distribution, DiagGaussian):
             outputs = self.distribution.features
             self.log_std = nn.Parameter(torch.zeros(outputs))
-        self.policy = orthogonal(nn.Linear(features, outputs), 0.01)
-        self.value = orthogonal(nn.Linear(features, 1), 1.0)
-
-    def initial_state(self, batch: int) -> tuple[Tensor, ...]:
-        return self.core.initial_state(batch) if self.core is not None else ()
+        self.policy = orthogonal(nn.Linear(self.size, outputs), 0.01)
+        self.value = orthogonal(nn.Linear(self.size, 1), 1.0)
 
     def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
         steps, batch = inputs.first.shape
-        features = self.encoder(_fold(inputs.obs))
-        states: tuple[Tensor, ...] = ()
-        if self.core is not None:
-            last_reward = inputs.last_reward.clamp(-1.0, 1.0).unsqueeze(-1)
-            last_action = self.distribution.encode(inputs.last_action)
-            core_inputs = torch.cat([features.view(steps, batch, -1), last_reward, last_action], -1)
-            states = self.core(core_inputs, inputs.first, state)
-            features = states[0].flatten(0, 1)
+        features, states = self.features(inputs, state)
         params = self.policy(features)
         if self.log_std is not None:
             params = torch.cat([params, self.log_std.expand_as(params)], -1)
         return Output(params.view(steps, batch, -1), self.value(features).view(steps, batch), states)
-
-    def observe(self, obs: TensorTree) -> None:
-        """Feed `[T, B, ...]` observations to the running normalisation, if there is one."""
-        self.encoder.observe(_fold(obs))
 
 
 def final_values(network: PolicyNetwork, output: Output, final: TensorInputs, index: Sequence[Tensor]) -> Tensor:

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from thespis.roles.learner import Learner
     from thespis.roles.policy import LocalPolicy
     from thespis.roles.replay import Replay
+    from thespis.roles.table import ReplayTable
     from thespis.roles.weights import WeightStore
 
-__all__ = ["Actor", "Evaluator", "Learner", "LocalPolicy", "Replay", "WeightStore"]
+__all__ = ["Actor", "Evaluator", "Learner", "LocalPolicy", "Replay", "ReplayTable", "WeightStore"]
 
 _HOMES = {
     "Actor": "actor",
@@ -21,6 +22,7 @@ _HOMES = {
     "Learner": "learner",
     "LocalPolicy": "policy",
     "Replay": "replay",
+    "ReplayTable": "table",
     "WeightStore": "weights",
 }
 

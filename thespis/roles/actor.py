@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -51,10 +51,14 @@ class Actor:
         insert: Insert,
         unroll_length: int,
         return_discount: float | None = None,
+        before_unroll: Callable[[], None] | None = None,
     ) -> None:
-        """`return_discount`: also tell the learner the discounted return so far, at every step."""
+        """`return_discount`: also tell the learner the discounted return so far, at every step.
+
+        `before_unroll`: called before every unroll, for what changes in the course of a run.
+        """
         self._ctx, self._envs, self._policy, self._insert = ctx, envs, policy, insert
-        self._length, self._return_discount = unroll_length, return_discount
+        self._length, self._return_discount, self._before_unroll = unroll_length, return_discount, before_unroll
 
     async def run(self) -> None:
         ctx, envs, policy = self._ctx, self._envs, self._policy
@@ -65,6 +69,7 @@ class Actor:
         state = policy.initial_state(envs.num_envs)
         writer = UnrollWriter(self._length, inputs, state, self._return_discount)
         handed = None
+        self._prepare()
         while True:
             acted = await policy.act(inputs, state)
             async with ctx.work("env_step", items=envs.num_envs):
@@ -79,6 +84,11 @@ class Actor:
                     await ctx.wait(self._insert.name, handed)
                 handed = ctx.ahead(self._insert(unroll))
                 await policy.refresh()
+                self._prepare()
+
+    def _prepare(self) -> None:
+        if self._before_unroll is not None:
+            self._before_unroll()
 
     async def close(self) -> None:
         self._envs.close()

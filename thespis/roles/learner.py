@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from thespis.errors import NonFiniteLoss
+from thespis.errors import NonFiniteLoss, OutlierLoss
 from thespis.runtime.context import Context
-from thespis.types import Array, Unroll, Version, Versioned, lags
+from thespis.types import Array, Version, Versioned, lags
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,8 +19,26 @@ _PATIENCE = 100
 """Batches in a row whose loss may be non-finite before the learner gives up."""
 
 
+class Batch(Protocol):
+    """What the learner itself reads of a batch, whatever else an update wants of it."""
+
+    @property
+    def versions(self) -> Array: ...
+
+    @property
+    def valid(self) -> Array: ...
+
+    @property
+    def rewards(self) -> Array: ...
+
+    def steps_after(self, before: int) -> int: ...
+
+
 class Source(Protocol):
-    async def take(self) -> Unroll: ...
+    async def take(self) -> Batch: ...
+
+    async def settle(self, batch: Any) -> None:
+        """The update is done with a batch it took."""
 
     async def close(self) -> None: ...
 
@@ -28,9 +46,9 @@ class Source(Protocol):
 class Update(Protocol):
     """The algorithm and its network: batches to gradients. It never applies them."""
 
-    def gradients(self, batch: Unroll, want_metrics: bool) -> tuple[list[Tensor], dict[str, float]]: ...
+    def gradients(self, batch: Any, want_metrics: bool) -> tuple[list[Tensor], dict[str, float]]: ...
 
-    def observe(self, batch: Unroll) -> None: ...
+    def observe(self, batch: Any) -> None: ...
 
     def weights(self) -> dict[str, Array]: ...
 
@@ -64,10 +82,18 @@ class Learner:
     LOST: ClassVar = "sampled_batches"  # what goes with a life of it, counted when it is restarted
 
     def __init__(
-        self, ctx: Context, source: Source, update: Update, exchange: Exchange, publish: Publish, total_steps: int
+        self,
+        ctx: Context,
+        source: Source,
+        update: Update,
+        exchange: Exchange,
+        publish: Publish,
+        total_steps: int,
+        publish_every: int = 1,
     ) -> None:
+        """`publish_every`: updates between the weights that others get to see."""
         self._ctx, self._source, self._update, self._exchange, self._publish = ctx, source, update, exchange, publish
-        self._total_steps = total_steps
+        self._total_steps, self._publish_every = total_steps, publish_every
         self._updates = 0
         self._steps = 0
         self._spoiled = 0
@@ -81,11 +107,14 @@ class Learner:
     async def run(self) -> None:
         await self._share()
         while True:
-            await self.learn(await self._source.take())
-            await self._share()
+            batch = await self._source.take()
+            await self.learn(batch)
+            await self._source.settle(batch)
+            if self._updates % self._publish_every == 0:
+                await self._share()
 
-    async def learn(self, batch: Unroll) -> None:
-        """One update from one batch. A batch with a non-finite loss is dropped and counted."""
+    async def learn(self, batch: Batch) -> None:
+        """One update from one batch. A batch whose loss is not finite, or an outlier, is dropped and counted."""
         ctx = self._ctx
         behind = lags(batch.versions[batch.valid], self.version)
         steps = int(behind.size)
@@ -99,7 +128,10 @@ class Learner:
             applied = await self._exchange.apply(gradients, self._steps / self._total_steps)
         except NonFiniteLoss:
             metrics = {}
-        self._steps += steps
+        except OutlierLoss:
+            ctx.count("dropped/outlier_batches")
+            return
+        self._steps = batch.steps_after(self._steps)
         ctx.count("learner/steps", steps)
         if not applied:
             self._spoil()

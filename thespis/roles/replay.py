@@ -54,7 +54,7 @@ class Replay:
     async def insert(self, item: Any) -> None:
         """Store an item; waits while the limiter says the learner is too far behind."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._limiter.may_insert(len(self._items)))
+            await self._changed.wait_for(lambda: self._limiter.may_insert(len(self._items), 0, 1))
             self._items.append(item)
             self._ctx.count("replay/inserted")
             self._note()
@@ -62,7 +62,7 @@ class Replay:
     async def sample(self, items: int) -> list[Any]:
         """Take `items` items; waits until there are enough."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._limiter.may_sample(len(self._items), items))
+            await self._changed.wait_for(lambda: self._limiter.may_sample(len(self._items), 0, items))
             taken = [self._items.popleft() for _ in range(items)]
             self._ctx.count("replay/sampled", items)
             self._note()

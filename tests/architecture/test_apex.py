@@ -1,0 +1,51 @@
+"""Ape-X as a whole: its graph, its ladder of epsilons, and a few updates by priority under every runtime."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from thespis import train
+from thespis.architectures.apex import Config
+from thespis.cli.main import main
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize(("form", "file"), [("text", "apex.txt"), ("mermaid", "apex.mermaid")])
+def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
+    assert main(["show", "apex", "--actors", "2", "--format", form]) == 0
+    assert capsys.readouterr().out == (HERE / file).read_text()
+
+
+def test_the_ladder_is_the_paper_s() -> None:
+    whole = np.concatenate([Config(actors=2, envs_per_actor=4).ladder(actor) for actor in range(2)])
+    paper = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.001638, 0.000655]
+    np.testing.assert_allclose(whole, paper, rtol=1e-3)
+    single = [Config(actors=4, envs_per_actor=1).ladder(actor).item() for actor in range(4)]
+    np.testing.assert_allclose(single, [0.4, 0.047156, 0.005559, 0.000655], rtol=1e-3)
+    assert Config(actors=1, envs_per_actor=1).ladder(0).tolist() == [0.4]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("on", ["simulation", "local"])
+def test_a_few_updates(on: str, stage: Any) -> None:
+    run = train(
+        "apex", on=on, run_dir=stage.run, quiet=True, actors=2, envs_per_actor=2, unroll_length=5, batch=16,
+        total_steps=1500, eval_episodes=0, replay={"warm_up": 200, "samples_per_insert": 4.0, "capacity": 4000},
+    )  # fmt: skip
+    told = run.summary
+    assert told["exit_reason"] == "total_steps" and told["updates"] > 100
+    assert "learner.replay.prioritise" in told["edges"]
+    assert told["dropped"] == {}, "nothing was overwritten, so no priority was stale"
+    checkpoint = max((stage.run / "checkpoints").glob("update-*"), key=lambda path: path.name)
+    saved = load_file(checkpoint / "replay-0.safetensors")
+    inserted = json.loads((checkpoint / "replay-0.json").read_text())["inserted"]
+    weights = saved["sampler/weights"]
+    assert np.count_nonzero(weights) == inserted
+    assert len(np.unique(weights)) > 0.9 * inserted, "every transition has a priority of its own from the start"

@@ -1,0 +1,19 @@
+"""DQN and Ape-X learn what they should. Simulated, so that every run is the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thespis import train
+
+CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "on": "simulation", "eval_episodes": 20, "eval_every": 0.0}
+
+
+@pytest.mark.timeout(120)
+def test_dqn_solves_cartpole(tmp_path: Path) -> None:
+    summary = train("dqn", run_dir=tmp_path / "run", quiet=True, **CARTPOLE).summary
+    assert summary["env_steps"] <= 51_000
+    assert summary["eval_return_mean"] >= 475

@@ -1,0 +1,62 @@
+"""Which batches Gorila's filter refuses, and that it never refuses for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from thespis.algorithms.outliers import OutlierFilter
+from thespis.errors import OutlierLoss
+
+
+class Told:
+    """An update whose batches are their losses."""
+
+    def gradients(self, batch: float, want_metrics: bool) -> tuple[list[Any], dict[str, float]]:
+        return [], {"train/loss": batch}
+
+    def state(self) -> dict[str, Any]:
+        return {"a": np.ones(2)}
+
+    def restore(self, arrays: dict[str, Any]) -> None:
+        assert list(arrays) == ["a"]
+
+
+def refused(outliers: OutlierFilter, losses: Any) -> int:
+    count = 0
+    for loss in losses:
+        try:
+            outliers.gradients(float(loss))
+        except OutlierLoss:
+            count += 1
+    return count
+
+
+def make(**settings: Any) -> OutlierFilter:
+    return OutlierFilter(Told(), **settings)  # type: ignore[arg-type]
+
+
+def test_an_outlier_is_refused_and_little_else() -> None:
+    outliers, rng = make(deviations=3.0), np.random.default_rng(0)
+    assert refused(outliers, rng.normal(1.0, 0.1, 1000)) == 0, "it has not seen enough"
+    rate = refused(outliers, rng.normal(1.0, 0.1, 20_000)) / 20_000
+    assert 0.0005 < rate < 0.003, "one side of three deviations is 0.13%"
+    with pytest.raises(OutlierLoss, match="5 is above 1."):
+        outliers.gradients(5.0)
+
+
+def test_a_lasting_change_is_accepted_after_a_while() -> None:
+    outliers, rng = make(deviations=4.0, memory=100), np.random.default_rng(0)
+    refused(outliers, rng.normal(1.0, 0.1, 500))
+    assert refused(outliers, rng.normal(10.0, 0.1, 300)) < 20
+    assert refused(outliers, rng.normal(10.0, 0.1, 300)) == 0
+
+
+def test_its_statistics_are_saved() -> None:
+    outliers, other, rng = make(deviations=3.0), make(deviations=3.0), np.random.default_rng(0)
+    refused(outliers, rng.normal(1.0, 0.1, 1500))
+    other.restore(outliers.state())
+    np.testing.assert_array_equal(other.state()["outliers"], outliers.state()["outliers"])
+    assert refused(other, [5.0]) == 1

@@ -1,0 +1,122 @@
+"""Q-learning from n-step transitions: DQN (Mnih et al., 2015), with the double estimator (van Hasselt et al., 2016)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thespis.errors import NonFiniteLoss
+from thespis.networks.acting import copy_weights, export_weights, load_weights
+from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors
+from thespis.networks.policies import Agent, PolicyNetwork
+from thespis.types import Array, Transitions, Tree, map_tree
+
+
+class DQNSettings(Protocol):
+    """What `DQNUpdate` reads. `double`: the network chooses the next action, its target values it."""
+
+    @property
+    def double(self) -> bool: ...
+    @property
+    def target_period(self) -> int: ...
+    @property
+    def huber(self) -> float: ...
+
+
+def q_targets(rewards: Tensor, discounts: Tensor, target_q: Tensor, chooser_q: Tensor) -> Tensor:
+    """rewards + discounts * target_q(argmax of chooser_q): `[N]`, from `[N]`, `[N]`, `[N, A]`, `[N, A]`.
+
+    With `chooser_q` the target's own values this is the maximum (DQN), with those of the network it is double DQN.
+    """
+    best = chooser_q.argmax(-1, keepdim=True)
+    return rewards + discounts * target_q.gather(-1, best).squeeze(-1)
+
+
+def huber(errors: Tensor, bound: float) -> Tensor:
+    """Squared up to `bound`, linear beyond: its slope is the error, clipped to [-bound, bound]."""
+    size = errors.abs()
+    inner = size.clamp(max=bound)
+    return inner * (size - 0.5 * inner)
+
+
+class DQNUpdate:
+    """Turns transitions into gradients of the network it holds; applying them is somebody else's step.
+
+    The target network is a copy, made anew every `target_period` updates. |TD error| is left in the batch's
+    `priorities`, for whoever samples by it.
+    """
+
+    def __init__(self, network: PolicyNetwork, cfg: DQNSettings) -> None:
+        self.network = network
+        self.parameters = list(network.parameters())
+        self._cfg = cfg
+        self._target = copy.deepcopy(network)
+        self._updates = 0
+
+    def gradients(self, batch: Transitions, want_metrics: bool = False) -> tuple[list[Tensor], dict[str, float]]:
+        """Gradients in the order of `parameters`, and metrics by name (empty unless wanted)."""
+        actions = as_tensor(batch.actions).unsqueeze(-1)
+        with torch.no_grad():
+            following = _inputs(batch.next_obs)
+            target_q = self._target.forward(following, ()).params[0]
+            chooser_q = self.network.forward(following, ()).params[0] if self._cfg.double else target_q
+            targets = q_targets(as_tensor(batch.rewards), as_tensor(batch.discounts), target_q, chooser_q)
+        q = self.network.forward(_inputs(batch.obs), ()).params[0].gather(-1, actions).squeeze(-1)
+        with torch.no_grad():
+            errors = q - targets
+            weights = as_tensor(batch.weights) / len(errors)
+            # dL/dq of L = mean of w * huber(error): autograd need not see the loss itself.
+            slopes = weights * errors.clamp(-self._cfg.huber, self._cfg.huber)
+            loss = float(torch.dot(weights, huber(errors, self._cfg.huber)))
+        if not math.isfinite(loss):
+            raise NonFiniteLoss(f"loss {loss}")
+        batch.priorities = errors.abs_().numpy()
+        # A product, because torch imports its symbolic algebra (a second) when it is given what to start from.
+        gradients = torch.autograd.grad(torch.dot(q, slopes), self.parameters, materialize_grads=True)
+        metrics: dict[str, float] = {}
+        if want_metrics:
+            names = ("train/loss", "train/td_error", "train/q_mean", "train/target_mean")
+            values = (loss, float(errors.mean()), float(q.detach().mean()), float(targets.mean()))
+            metrics = dict(zip(names, values, strict=True))
+        return list(gradients), metrics
+
+    def observe(self, batch: Transitions) -> None:
+        """An update was applied: feed the running normalisation, and copy the target when its time has come."""
+        if isinstance(self.network, Agent):
+            self.network.observe(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))
+        self._updates += 1
+        if self._updates % self._cfg.target_period == 0:
+            self._copy_target()
+
+    def weights(self) -> dict[str, Array]:
+        """Copies of the network's parameters and buffers, by name."""
+        return export_weights(self.network)
+
+    def load(self, weights: dict[str, Array]) -> None:
+        load_weights(self.network, weights)
+
+    def state(self) -> dict[str, Array]:
+        """What must be saved beside the weights: the target network, and when it is due."""
+        target = {f"target/{name}": value for name, value in export_weights(self._target).items()}
+        return {**target, "updates": np.array(self._updates)}
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        load_weights(self._target, {k.removeprefix("target/"): v for k, v in arrays.items() if k != "updates"})
+        self._updates = int(arrays["updates"])
+
+    def _copy_target(self) -> None:
+        views = {name: value.numpy() for name, value in self._target.state_dict().items()}
+        copy_weights({name: value.numpy() for name, value in self.network.state_dict().items()}, views)
+
+
+def _inputs(obs: Tree) -> TensorInputs:
+    """Independent observations `[N, ...]` as one step of N environments; nothing that a core would read."""
+    tensors = as_tensors(map_tree(lambda leaf: leaf[None], obs))
+    number = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+    zeros = torch.zeros(1, number)
+    return TensorInputs(tensors, zeros.bool(), zeros.long(), zeros)

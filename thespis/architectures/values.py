@@ -1,0 +1,157 @@
+"""What architectures that learn action values from a replay share: settings, and builders of all roles but actors.
+
+actor xN --unroll--> replay --transitions--> learner --weights--> store --pull--> actor xN
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from thespis import roles
+from thespis.config import Experiment, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig
+from thespis.errors import ThespisError
+from thespis.experience.limiters import SamplesPerInsert
+from thespis.program import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from thespis.envs.spaces import Spaces
+    from thespis.runtime.context import Context
+    from thespis.types import Array
+
+
+@dataclass(frozen=True)
+class ValueExperiment(Experiment):
+    """Action values from a replay."""
+
+    actors: int = 1
+    """How many actors step environments."""
+    envs_per_actor: int = 8
+    """Environments each actor steps side by side."""
+    unroll_length: int = 4
+    """Steps per unroll: an actor sends them, and takes newer weights, this often."""
+    batch: int = 128
+    """Transitions per update."""
+    batches_per_draw: int = 4
+    """Batches that one call to the replay brings."""
+    publish_every: int = 4
+    """Updates between weights that actors can see."""
+    discount: float = 0.99
+    """Discount factor."""
+    n_step: int = 3
+    """Rewards summed before bootstrapping."""
+    double: bool = True
+    """The network chooses the next action and the target values it; else the target does both."""
+    huber: float = 1.0
+    """TD errors beyond this pull no harder."""
+    target_period: int = 100
+    """Updates between copies of the network to its target."""
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    network: QNetworkConfig = field(default_factory=QNetworkConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("unroll_length", "batch", "batches_per_draw", "publish_every", "n_step", "target_period"):
+            if getattr(self, name) < 1:
+                raise ThespisError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give at least 1")
+        if self.network.lstm:
+            raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
+        if self.reward.normalize:
+            raise ThespisError(
+                "rewards stay in the replay as they were stored, so --reward.normalize cannot be; scale them"
+            )
+
+    @property
+    def insert_items(self) -> int:
+        """The most transitions that one unroll completes: its own, and those that were waiting for it."""
+        waiting = self.n_step + (1 if self.replay.actor_priorities else 0)
+        return self.envs_per_actor * (self.unroll_length + waiting)
+
+    @property
+    def sample_items(self) -> int:
+        return self.batch * self.batches_per_draw
+
+
+def refuse(cfg: ValueExperiment, spaces: Spaces) -> None:
+    """Say no to what cannot be learned or stored, before anything starts."""
+    from thespis.experience.tables import affordable, row_layout
+    from thespis.networks.heads import count_actions
+
+    count_actions(spaces.action_space)
+    affordable(cfg.replay, row_layout(spaces, cfg.replay), cfg.replay.capacity)
+
+
+def build_replay(ctx: Context, cfg: ValueExperiment, capacity: int, limiter: SamplesPerInsert) -> roles.ReplayTable:
+    from thespis.experience.tables import replay_table
+
+    return replay_table(ctx, cfg, capacity, limiter)
+
+
+def exploring_actor(
+    ctx: Context, cfg: ValueExperiment, epsilon: Callable[[int], float | Array], insert: Any, pull: Any
+) -> roles.Actor:
+    """An actor whose share of random actions is `epsilon` of the transitions that all actors have inserted."""
+    from thespis.architectures.parts import environments, stepper
+    from thespis.experience.sources import Streamed
+
+    acts, inserts = stepper(ctx, cfg), Streamed(ctx, insert)
+    return roles.Actor(
+        ctx,
+        environments(ctx, cfg, cfg.envs_per_actor),
+        roles.LocalPolicy(ctx, acts, pull),
+        inserts,
+        cfg.unroll_length,
+        before_unroll=lambda: acts.explore(epsilon(inserts.inserted)),
+    )
+
+
+def build_learner(ctx: Context, cfg: ValueExperiment, sample: Any, prioritise: Any, publish: Any) -> roles.Learner:
+    from thespis.algorithms.dqn import DQNUpdate
+    from thespis.architectures.parts import learner_network
+    from thespis.exchange.local import LocalExchange
+    from thespis.experience.sources import Draws
+
+    update = DQNUpdate(learner_network(ctx, cfg), cfg)
+    exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
+    source = Draws(ctx, sample, cfg.batch, cfg.batches_per_draw, prioritise)
+    return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
+
+
+def build_evaluator(ctx: Context, cfg: ValueExperiment, pull: Any) -> roles.Evaluator:
+    from thespis.architectures.parts import environments, local_policy
+
+    return roles.Evaluator(
+        ctx,
+        make_envs=lambda number: environments(ctx, cfg, number),
+        make_policy=lambda: local_policy(ctx, cfg, pull),
+        episodes=cfg.eval_episodes,
+        every=cfg.eval_every,
+    )
+
+
+def value_program(name: str, cfg: ValueExperiment, build_actor: Callable[..., roles.Actor]) -> Program:
+    """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`."""
+    p = Program(name)
+    band = SamplesPerInsert.of(cfg.replay, cfg.insert_items, cfg.sample_items)
+    replay = p.add("replay", build_replay, cfg, capacity=cfg.replay.capacity, limiter=band, process="services")
+    weights = p.add("weights", roles.WeightStore, process="services")
+    p.add(
+        "learner",
+        build_learner,
+        cfg,
+        replay.edge("sample", items=cfg.sample_items),
+        replay.edge("prioritise") if cfg.replay.priority_exponent else None,
+        weights.edge("publish"),
+        restarts=3,
+    )
+    for _ in range(cfg.actors):
+        p.add(
+            "actor", build_actor, cfg, replay.edge("insert", items=cfg.insert_items), weights.edge("pull"), restarts=3
+        )
+    if cfg.eval_episodes:
+        p.add("evaluator", build_evaluator, cfg, weights.edge("pull"), restarts=3)
+    return p

@@ -1,0 +1,97 @@
+"""A replay table from a config, for the builders of several architectures; its process does without torch."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import numpy as np
+from gymnasium.spaces import Box, Dict
+
+from thespis.algorithms.rewards import shape_rewards
+from thespis.config import ReplayConfig, RewardConfig, Spec, resolve
+from thespis.envs.make import describe
+from thespis.envs.spaces import Spaces, leaves
+from thespis.errors import ThespisError
+from thespis.experience.limiters import SamplesPerInsert
+from thespis.experience.n_step import NStep
+from thespis.experience.samplers import Prioritised, Sampler, Uniform
+from thespis.experience.steps import Layout, Steps
+from thespis.roles.table import ReplayTable
+from thespis.runtime.context import Context
+from thespis.types import Array, Tree
+
+_SHARE = 0.8
+"""Of the memory that is free, this much may go to a replay: the rest of the run needs some too."""
+
+
+_TREE_BYTES = 32
+"""Two nodes of 8 bytes per leaf, and up to twice as many leaves as steps."""
+
+
+class HasReplay(Protocol):
+    @property
+    def env(self) -> Spec: ...
+    @property
+    def replay(self) -> ReplayConfig: ...
+    @property
+    def reward(self) -> RewardConfig: ...
+    @property
+    def n_step(self) -> int: ...
+    @property
+    def discount(self) -> float: ...
+
+
+def replay_table(ctx: Context, cfg: HasReplay, capacity: int, limiter: SamplesPerInsert) -> ReplayTable:
+    """The configured table, with all the memory it will ever use."""
+    layout = row_layout(describe(resolve(cfg.env)), cfg.replay)
+    rows = affordable(cfg.replay, layout, capacity)
+    reward, window = cfg.reward, NStep(cfg.n_step, cfg.discount)
+
+    def shape(rewards: Array) -> Array:
+        return shape_rewards(rewards, reward.kind, reward.scale)
+
+    return ReplayTable(ctx, Steps(layout, rows), window, sampler(cfg.replay, rows), limiter, shape)
+
+
+def affordable(cfg: ReplayConfig, layout: Layout, capacity: int) -> int:
+    """How many steps are kept within the configured bytes; refuses what this machine has no memory for."""
+    per_row = layout.row_bytes + (_TREE_BYTES if cfg.priority_exponent else 1) + 4
+    rows = min(capacity, cfg.bytes // per_row) if cfg.bytes else capacity
+    if cfg.warm_up > rows:
+        raise ThespisError(
+            f"{cfg.bytes:,} bytes hold {rows:,} steps of {per_row:,} bytes, fewer than the warm-up of {cfg.warm_up:,}; "
+            "raise --replay.bytes or lower --replay.warm-up"
+        )
+    free = available_memory()
+    if rows * per_row > _SHARE * free:
+        raise ThespisError(
+            f"a replay of {rows:,} steps of {per_row:,} bytes takes {rows * per_row / 1e9:.1f} GB, but only "
+            f"{free / 1e9:.1f} GB are free; give --replay.bytes {int(_SHARE * free)} or a lower --replay.capacity"
+        )
+    return rows
+
+
+def sampler(cfg: ReplayConfig, capacity: int) -> Sampler:
+    if cfg.priority_exponent:
+        return Prioritised(capacity, cfg.priority_exponent, cfg.importance_exponent)
+    return Uniform(capacity)
+
+
+def row_layout(spaces: Spaces, cfg: ReplayConfig) -> Layout:
+    """What a row holds for these spaces."""
+    rows = {leaf.key or "": np.empty(leaf.shape, leaf.dtype) for leaf in leaves(spaces.observation_space)}
+    obs: Tree = rows if isinstance(spaces.observation_space, Dict) else rows[""]
+    space = spaces.action_space
+    action = np.empty(space.shape or (), np.float32 if isinstance(space, Box) else np.int64)
+    return Layout.of(obs, action, values=cfg.actor_priorities)
+
+
+def available_memory() -> int:
+    """Bytes that a process could still take without making the machine swap."""
+    with open("/proc/meminfo") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name == "MemAvailable":
+                return int(value.split()[0]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,49 @@
+"""The network of DQN and its kin: a value for every action."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from thespis.networks.encoder import NetworkSettings
+from thespis.networks.heads import EpsilonGreedy, count_actions
+from thespis.networks.init import orthogonal
+from thespis.networks.inputs import TensorInputs
+from thespis.networks.policies import Agent, Output
+
+
+class QSettings(NetworkSettings, Protocol):
+    """`dueling`: the value of the observation and the advantage of each action have heads of their own."""
+
+    @property
+    def dueling(self) -> bool: ...
+
+
+class QNetwork(Agent):
+    """Q(x, a) for each action; acts greedily but for epsilon. `Output.params` are the Q values, `values` their maximum.
+
+    Dueling (Wang et al., 2016): Q = V + A - mean of A. Both heads are linear on the same features.
+    """
+
+    distribution: EpsilonGreedy
+
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: QSettings) -> None:
+        actions = count_actions(action_space)
+        super().__init__(observation_space, EpsilonGreedy(actions), cfg)
+        self.advantage = orthogonal(nn.Linear(self.size, actions), 1.0)
+        self.value = orthogonal(nn.Linear(self.size, 1), 1.0) if cfg.dueling else None
+
+    def q_values(self, features: Tensor) -> Tensor:
+        """`[..., size]` to `[..., actions]`."""
+        q: Tensor = self.advantage(features)
+        if self.value is not None:
+            q = q - q.mean(-1, keepdim=True) + self.value(features)
+        return q
+
+    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
+        steps, batch = inputs.first.shape
+        features, states = self.features(inputs, state)
+        q = self.q_values(features).view(steps, batch, -1)
+        return Output(q, q.amax(-1), states)

@@ -1,0 +1,197 @@
+"""ReplayTable: steps of many streams, sampled again and again as n-step transitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from thespis.errors import ThespisError
+from thespis.experience.limiters import SamplesPerInsert
+from thespis.experience.n_step import NStep
+from thespis.experience.samplers import Sampler
+from thespis.experience.steps import Steps
+from thespis.program import Edge
+from thespis.runtime.context import Context
+from thespis.types import Array, Stream, Transitions, Unroll
+
+
+class Open(NamedTuple):
+    """A stream that goes on: the rows of its last observations, and those whose windows are not complete."""
+
+    incarnation: int
+    heads: Array
+    pending: Array
+
+
+class ReplayTable:
+    """Keeps the newest steps and hands out transitions; the limiter holds samples per insert in its band.
+
+    An item is a step whose window is complete; its key is the number of its row, which no later row gets. Inserted
+    and sampled count items, so steps of a stream that broke off before its window was complete count for nothing.
+    """
+
+    EDGES: ClassVar = {"insert": "experience", "sample": "experience", "prioritise": "experience"}
+
+    def __init__(
+        self,
+        ctx: Context,
+        steps: Steps,
+        window: NStep,
+        sampler: Sampler,
+        limiter: SamplesPerInsert,
+        shape_rewards: Callable[[Array], Array],
+    ) -> None:
+        self._ctx, self._steps, self._window, self._sampler, self._limiter = ctx, steps, window, sampler, limiter
+        self._shape_rewards = shape_rewards
+        self._rng = ctx.rng("sample")
+        self._streams: dict[tuple[str, int], Open] = {}
+        self._times = np.zeros(steps.capacity, np.int32)
+        self._inserted = self._sampled = 0
+        self._changed = asyncio.Condition()
+
+    @staticmethod
+    def refuse(name: str, settings: Mapping[str, Any], incoming: Sequence[Edge]) -> None:
+        """Say no to settings with which somebody would wait for ever."""
+        capacity, limiter = settings["capacity"], settings["limiter"]
+        inserts = [edge.demand["items"] for edge in incoming if edge.method == "insert"]
+        if not inserts:
+            raise ThespisError(f"{name}: nobody inserts, so sampling would wait for ever; use at least one actor")
+        if limiter.warm_up > capacity:
+            raise ThespisError(
+                f"{name}: warm-up {limiter.warm_up} exceeds capacity {capacity}, so sampling would wait for ever; "
+                "raise capacity or lower warm-up"
+            )
+        # Every stream has one insert whose windows are still open, and the one that completes them.
+        if 2 * sum(inserts) > capacity:
+            raise ThespisError(
+                f"{name}: two unrolls of every actor are {2 * sum(inserts)} steps and overflow capacity {capacity}; "
+                "raise capacity, or lower actors, environments or unroll length"
+            )
+        samples = [edge.demand["items"] for edge in incoming if edge.method == "sample"]
+        limiter.refuse(name, max(inserts), max(samples, default=1))
+
+    async def insert(self, stream: Stream, unroll: Unroll) -> int:
+        """Store an unroll; waits while the limiter says the learner is too far behind. Returns all items so far."""
+        async with self._changed:
+            most = unroll.valid.size + len(self._pending(stream))
+            await self._changed.wait_for(lambda: self._limiter.may_insert(self._inserted, self._sampled, most))
+            async with self._ctx.work("insert", items=unroll.valid.size):
+                self._write(stream, unroll)
+            self._changed.notify_all()
+            return self._inserted
+
+    async def sample(self, items: int) -> Transitions:
+        """Draw `items` transitions; waits until the limiter lets them go."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._may_sample(items))
+            async with self._ctx.work("sample", items=items):
+                drawn = self._draw(items)
+            self._changed.notify_all()
+            return drawn
+
+    async def prioritise(self, keys: Array, priorities: Array) -> None:
+        """Give items new priorities. Those that were overwritten since are ignored, and counted."""
+        slots = keys % self._steps.capacity
+        there = (keys >= self._steps.oldest) & self._sampler.holds(slots)
+        self._sampler.prioritise(slots[there], priorities[there])
+        stale = len(keys) - int(np.count_nonzero(there))
+        if stale:
+            self._ctx.count("dropped/stale_priorities", stale)
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Everything but the streams: whoever goes on from this opens new ones."""
+        steps = self._steps
+        arrays = {f"steps/{name}": column for name, column in steps.state().items()}
+        arrays |= {f"sampler/{name}": column for name, column in self._sampler.state().items()}
+        arrays["times"] = self._times[: min(steps.written, steps.capacity)]
+        return arrays, {"written": steps.written, "inserted": self._inserted, "sampled": self._sampled}
+
+    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
+        parts: dict[str, dict[str, Array]] = {"steps": {}, "sampler": {}}
+        for name, array in arrays.items():
+            part, _, rest = name.partition("/")
+            if rest:
+                parts[part][rest] = array
+        self._steps.restore(parts["steps"], values["written"])
+        self._sampler.restore(parts["sampler"])
+        self._times[: len(arrays["times"])] = arrays["times"]
+        self._inserted, self._sampled = values["inserted"], values["sampled"]
+
+    def _pending(self, stream: Stream) -> Array:
+        open_ = self._streams.get(stream.who)
+        return open_.pending if open_ is not None and open_.incarnation == stream.incarnation else _NONE
+
+    def _may_sample(self, items: int) -> bool:
+        return self._sampler.items > 0 and self._limiter.may_sample(self._inserted, self._sampled, items)
+
+    def _write(self, stream: Stream, unroll: Unroll) -> None:
+        steps, most = self._steps, self._steps.most(unroll)
+        if most > steps.capacity:
+            raise ThespisError(
+                f"an unroll of {most} rows does not fit a replay of {steps.capacity}; "
+                "raise --replay.capacity or --replay.bytes"
+            )
+        self._forget(steps.lost(most))
+        heads, pending = self._resume(stream, most)
+        numbers = steps.write(unroll, heads, self._shape_rewards(unroll.rewards))
+        pending = np.concatenate([pending, numbers[:-1][unroll.valid]])
+        complete = self._window.complete(steps, pending)
+        items = pending[complete] % steps.capacity
+        self._sampler.add(items)
+        if steps.layout.values and len(items):
+            errors = self._window.errors(steps, pending[complete])
+            valued = ~np.isnan(errors)
+            self._sampler.prioritise(items[valued], errors[valued])
+        self._times[items] = 0
+        self._streams[stream.who] = Open(stream.incarnation, numbers[-1], pending[~complete])
+        self._inserted += len(items)
+        self._ctx.count("replay/inserted", len(items))
+        used = min(steps.written, steps.capacity)
+        self._ctx.record("replay/fill", used / steps.capacity)
+        if self._sampler.items:
+            self._ctx.record("replay/bytes_per_transition", used * steps.layout.row_bytes / self._sampler.items)
+
+    def _resume(self, stream: Stream, rows: int) -> tuple[Array | None, Array]:
+        """Where this unroll goes on from, if the rows there outlive the writing of so many others."""
+        open_ = self._streams.get(stream.who)
+        if open_ is None:
+            return None, _NONE
+        joined = open_.incarnation == stream.incarnation and bool(self._steps.whole(open_.heads, rows).all())
+        whole = self._steps.whole(open_.pending, rows)
+        pending = open_.pending[whole] if joined else _NONE
+        if len(open_.pending) > len(pending):
+            self._ctx.count("dropped/open_windows", len(open_.pending) - len(pending))
+        return (open_.heads, pending) if joined else (None, _NONE)
+
+    def _forget(self, slots: Array) -> None:
+        if len(slots):
+            gone = slots[self._sampler.holds(slots)]
+            if len(gone):
+                self._ctx.record("replay/times_sampled", float(self._times[gone].mean()), weight=len(gone))
+            self._sampler.remove(slots)
+
+    def _draw(self, items: int) -> Transitions:
+        steps = self._steps
+        slots = self._sampler.draw(items, self._rng)
+        keys = steps.number(slots)
+        rewards, discounts, following = self._window.read(steps, keys)
+        np.add.at(self._times, slots, 1)
+        self._sampled += items
+        self._ctx.count("replay/sampled", items)
+        return Transitions(
+            obs=steps.observations(keys),
+            actions=steps.actions[slots],
+            rewards=rewards,
+            discounts=discounts,
+            next_obs=steps.observations(following),
+            versions=steps.versions[slots],
+            weights=self._sampler.weigh(slots),
+            keys=keys,
+            inserted=self._inserted,
+        )
+
+
+_NONE = np.empty(0, np.int64)
