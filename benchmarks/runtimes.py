@@ -1,7 +1,7 @@
 """What does a cluster cost? Steps per second of the same training on local processes and on Ray, in turns.
 
-    python benchmarks/runtimes.py                  IMPALA, CartPole-v1, defaults
-    python benchmarks/runtimes.py --rounds 5 --seconds 20
+python benchmarks/runtimes.py                  IMPALA, CartPole-v1, defaults
+python benchmarks/runtimes.py --rounds 5 --seconds 20
 """
 
 from __future__ import annotations

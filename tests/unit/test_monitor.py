@@ -137,7 +137,7 @@ def test_the_newest_evaluation_counts() -> None:
 KEYS = """
     architecture env seed on exit_reason env_steps updates episodes wall_seconds startup_seconds steps_per_second
     return_mean_100 eval_return_mean eval_episodes seconds_to_threshold lag samples_per_insert edges restarts dropped
-    weights_sha256
+    nodes weights_sha256
 """
 
 

@@ -137,8 +137,9 @@ def value_program(name: str, cfg: ValueExperiment, build_actor: Callable[..., ro
     """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`."""
     p = Program(name)
     band = SamplesPerInsert.of(cfg.replay, cfg.insert_items, cfg.sample_items)
-    replay = p.add("replay", build_replay, cfg, capacity=cfg.replay.capacity, limiter=band, process="services")
-    weights = p.add("weights", roles.WeightStore, process="services")
+    services: dict[str, Any] = {"process": "services", "near": "learner", "restarts": 3}
+    replay = p.add("replay", build_replay, cfg, capacity=cfg.replay.capacity, limiter=band, **services)
+    weights = p.add("weights", roles.WeightStore, **services)
     p.add(
         "learner",
         build_learner,
@@ -146,6 +147,7 @@ def value_program(name: str, cfg: ValueExperiment, build_actor: Callable[..., ro
         replay.edge("sample", items=cfg.sample_items),
         replay.edge("prioritise") if cfg.replay.priority_exponent else None,
         weights.edge("publish"),
+        near="learner",
         restarts=3,
     )
     for _ in range(cfg.actors):
@@ -153,5 +155,5 @@ def value_program(name: str, cfg: ValueExperiment, build_actor: Callable[..., ro
             "actor", build_actor, cfg, replay.edge("insert", items=cfg.insert_items), weights.edge("pull"), restarts=3
         )
     if cfg.eval_episodes:
-        p.add("evaluator", build_evaluator, cfg, weights.edge("pull"), restarts=3)
+        p.add("evaluator", build_evaluator, cfg, weights.edge("pull"), near="learner", cpus=0, restarts=3)
     return p

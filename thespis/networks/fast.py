@@ -16,9 +16,6 @@ from thespis.types import Array, Tree
 
 _LARGEST = 256
 """Widest layer for which numpy wins."""
-_ALONE = 1 << 18
-"""Multiplications up to which OpenBLAS does a product on one thread. Beyond, its threads spin on the cores of others:
-8 rows through two layers of 256 took 1.3 ms on two cores, and made the learner three times slower."""
 
 
 class NumpyPolicy:
@@ -61,8 +58,7 @@ def numpy_policy(network: PolicyNetwork, obs: Tree) -> NumpyPolicy | None:
     if not isinstance(torso, VectorTorso) or torso.normalizer is not None or obs.dtype != np.float32:
         return None
     widest = max((len(layer.bias) for layer in torso.mlp.layers), default=0)
-    product = len(obs) * max((layer.weight.numel() for layer in torso.mlp.layers), default=0)
-    return NumpyPolicy(network, torso) if widest <= _LARGEST and product <= _ALONE else None
+    return NumpyPolicy(network, torso) if widest <= _LARGEST else None
 
 
 def _arrays(layer: nn.Linear) -> tuple[Array, Array]:

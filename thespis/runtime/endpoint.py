@@ -122,7 +122,8 @@ def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) 
         return Stub(caller, (part.service, part.index), part.method, deliver) if isinstance(part, Edge) else part
 
     role = spec.builder(ctx, *map(live, spec.args), **{name: live(part) for name, part in spec.settings.items()})
-    if restore is not None and hasattr(role, "restore"):
+    forgets = ctx.identity.restarts > 0 and getattr(role, "FORGETS", False)
+    if restore is not None and hasattr(role, "restore") and not forgets:
         saved = load_role(restore, *spec.key)
         if saved is not None:
             role.restore(*saved)

@@ -34,7 +34,7 @@ class Start:
     """All a process needs to become its roles.
 
     `homes`: which process serves each role. `forwarders`: services that do not look inside what they are given.
-    `restore`: the checkpoint to go on from. `again`: this is not the first life of the process in this run.
+    `restore`: the checkpoint to go on from.
     """
 
     path: list[str]
@@ -43,7 +43,6 @@ class Start:
     homes: dict[tuple[str, int], str]
     forwarders: frozenset[tuple[str, int]]
     restore: Path | None
-    again: bool
 
 
 class Line(Protocol):
@@ -90,8 +89,7 @@ class Host:
 
     def _build(self, spec: RoleSpec, identity: Identity, start: Start) -> None:
         ctx = LocalContext(identity, self._status)
-        forgets = start.again and getattr(spec.kind, "FORGETS", False)
-        role = build(spec, ctx, self._deliver, None if forgets else start.restore)
+        role = build(spec, ctx, self._deliver, start.restore)
         self._contexts.append(ctx)
         self._roles[spec.key] = role
         self._endpoints[spec.key] = Endpoint(role)

@@ -160,7 +160,6 @@ class Supervisor:
             homes=self._homes,
             forwarders=frozenset(spec.key for spec in self._program.roles if getattr(spec.kind, "FORWARDS", False)),
             restore=restore,
-            again=self._restarts[home] > 0,
         )
 
     def _identity(self, spec: RoleSpec) -> Identity:

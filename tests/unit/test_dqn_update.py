@@ -14,7 +14,6 @@ from thespis.algorithms.dqn import DQNUpdate, huber, q_targets
 from thespis.config import QNetworkConfig
 from thespis.errors import NonFiniteLoss, ThespisError
 from thespis.networks.acting import Stepper, export_weights, load_weights
-from thespis.networks.fast import numpy_policy
 from thespis.networks.heads import EpsilonGreedy
 from thespis.networks.init import init_network
 from thespis.networks.q import QNetwork
@@ -150,12 +149,6 @@ def test_acting_in_numpy_takes_the_same_values(dueling: bool) -> None:
     params, _ = stepper._forward(Inputs(obs, nothing.astype(bool), nothing, nothing.astype(np.float32)), ())
     assert stepper._fast is not None
     np.testing.assert_allclose(params, q_of(made, obs).detach().numpy(), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("rows", "fast"), [(4, True), (8, False)])
-def test_products_that_blas_would_spread_over_threads_are_left_to_torch(rows: int, fast: bool) -> None:
-    made = init_network(lambda: QNetwork(BOX, CHOICE, QNetworkConfig(hidden=(256, 256))), 0)
-    assert (numpy_policy(made, np.zeros((rows, 3), np.float32)) is not None) == fast
 
 
 def test_epsilon_is_the_share_of_actions_that_are_not_chosen() -> None:
