@@ -18,14 +18,15 @@ def architectures() -> list[str]:
     """The names that can be trained."""
     from thespis import architectures as package
 
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if module.name != "parts")
+    modules = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    return sorted(name.replace("_", "-") for name in modules if name != "parts")
 
 
 def architecture(name: str) -> ModuleType:
     """The module of an architecture, by its name or its file: a `Config`, a `program`, and perhaps `PRESETS`."""
     if name.endswith(".py"):
         return _own(name)
-    if name.replace("-", "_") not in architectures():
+    if name.replace("_", "-") not in architectures():
         raise ThespisError(f"unknown architecture {name!r}; there is {', '.join(architectures())}")
     return importlib.import_module(f"thespis.architectures.{name.replace('-', '_')}")
 

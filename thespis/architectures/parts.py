@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -16,6 +17,9 @@ from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic, PolicyNetwork
 from thespis.roles.policy import LocalPolicy, Pull
 from thespis.runtime.context import Context
+
+if TYPE_CHECKING:
+    from thespis.exchange.push_pull import PullSlice
 
 
 class HasEnv(Protocol):
@@ -59,3 +63,18 @@ def learner_network(ctx: Context, cfg: HasNetwork) -> PolicyNetwork:
     """The network to train, on the cores that the actors leave."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - cfg.actors))
     return network(cfg.network, describe(resolve(cfg.env)), ctx.identity.run_seed)
+
+
+def worker_network(ctx: Context, cfg: HasNetwork) -> PolicyNetwork:
+    """The network of one of many workers, on one thread each; all of them start from the same weights."""
+    torch.set_num_threads(1)
+    return network(cfg.network, describe(resolve(cfg.env)), ctx.identity.run_seed)
+
+
+def pulling_policy(ctx: Context, cfg: HasNetwork, pulls: Sequence[PullSlice]) -> LocalPolicy:
+    """A policy that only acts, on parameters pulled from all shards of a parameter server."""
+    from thespis.exchange.push_pull import PullAll
+
+    torch.set_num_threads(1)
+    made = network(cfg.network, describe(resolve(cfg.env)), seed=0)
+    return LocalPolicy(ctx, Stepper(made, ctx.rng("policy")), PullAll(ctx, made, pulls))

@@ -9,17 +9,19 @@ if TYPE_CHECKING:
     from thespis.roles.actor import Actor
     from thespis.roles.evaluator import Evaluator
     from thespis.roles.learner import Learner
+    from thespis.roles.parameter_server import ParameterServer
     from thespis.roles.policy import LocalPolicy
     from thespis.roles.replay import Replay
     from thespis.roles.weights import WeightStore
 
-__all__ = ["Actor", "Evaluator", "Learner", "LocalPolicy", "Replay", "WeightStore"]
+__all__ = ["Actor", "Evaluator", "Learner", "LocalPolicy", "ParameterServer", "Replay", "WeightStore"]
 
 _HOMES = {
     "Actor": "actor",
     "Evaluator": "evaluator",
     "Learner": "learner",
     "LocalPolicy": "policy",
+    "ParameterServer": "parameter_server",
     "Replay": "replay",
     "WeightStore": "weights",
 }
