@@ -90,6 +90,8 @@ def _perform(cfg: Experiment, program: Any, run: Any, costs: Any, faults: Any, r
     screen = Screen(quiet)
     session = Session(cfg, program, run, screen)
     try:
+        for note in program.notes:
+            session.log(note)
         restore = session.resume() if resuming else None
         if cfg.on == "simulation":
             from thespis.runtime.simulation import Simulation

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from conftest import until
 
 from thespis import train
 from thespis.cli.main import main
 from thespis.errors import ThespisError
-from thespis.runs.checkpoints import weights_sha256
+from thespis.launch import defaults, launch
+from thespis.runs.checkpoints import Checkpoints, load_role, weights_sha256
 from thespis.trained import Trained
 
 HERE = Path(__file__).parent
@@ -108,28 +114,34 @@ def test_shards_change_nothing_in_lock_step(stage: Any) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["a3c", "a2c"])
-def test_the_same_seed_gives_the_same_bytes_and_so_does_resuming(name: str, stage: Any) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one(name: str, stage: Any) -> None:
     settings = {**SMALL, "on": "simulation", "shards": 2, "checkpoint_every": 0.05, "keep": 100}
-    one = train(name, run_dir=stage.path / "one", **settings)
-    two = train(name, run_dir=stage.path / "two", **settings)
-    assert digest(one) == digest(two)
-    assert len(list((one.path / "checkpoints").glob("update-*"))) > 2, "there was no cut"
+    quiet = settings.pop("quiet")
+    whole = train(name, run_dir=stage.path / "whole", quiet=quiet, **settings)
+    saved = sorted((whole.path / "checkpoints").glob("update-*"))
+    assert len(saved) > 2, "there was no cut"
+    shutil.copytree(whole.path, stage.path / "again")
+    for later in saved[1:]:
+        shutil.rmtree(stage.path / "again" / "checkpoints" / later.name)
+    again = launch(name, defaults(name, "CartPole-v1", settings), resume=stage.path / "again", quiet=True)
+    assert again.summary["updates"] == whole.summary["updates"]
+    assert digest(again) == digest(whole)
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("name", "faults"),
     [
-        ("a3c", ("kill server 1 at 0.2", "kill worker 0 at 0.25")),
-        ("a2c", ("kill server 0 at 0.2", "kill worker 1 at 1.0")),
+        ("a3c", ("kill server 1 at 0.15", "kill worker 0 at 0.2")),
+        ("a2c", ("kill server 0 at 0.15", "kill worker 1 at 0.75")),
         ("a3c", ("kill server 0 at 0.001",)),
         ("a2c", ("lose worker.server.push at 0.05", "lose worker.server.join at 0")),
-        ("parameter-server", ("slow worker 0 by 20", "kill server 1 at 0.3")),
+        ("parameter-server", ("slow worker 0 by 20", "kill server 1 at 0.15")),
     ],
 )
 def test_training_goes_on_after(name: str, faults: tuple[str, ...], stage: Any) -> None:
     run = train(name, on="simulation", run_dir=stage.run, shards=2, faults=faults,
-                **{**SMALL, "total_steps": 20_000, "checkpoint_every": 0.1})  # fmt: skip
+                **{**SMALL, "total_steps": 8000, "checkpoint_every": 0.1})  # fmt: skip
     told = run.summary
     assert told["exit_reason"] == "total_steps"
     assert told["restarts"] == sum(fault.startswith("kill") for fault in faults)
@@ -138,29 +150,46 @@ def test_training_goes_on_after(name: str, faults: tuple[str, ...], stage: Any) 
 
 @pytest.mark.timeout(60)
 def test_a_slow_worker_is_stale_and_a_backup_takes_its_place(stage: Any) -> None:
-    slow = {**SMALL, "on": "simulation", "total_steps": 6000, "faults": ("slow worker 0 by 15",)}
+    slow = {**SMALL, "on": "simulation", "total_steps": 3000, "faults": ("slow worker 0 by 15",)}
     free = train("parameter-server", run_dir=stage.path / "free", **slow).summary
     assert free["lag"]["max"] > 10
     bounded = train("parameter-server", run_dir=stage.path / "bounded", mode="stale", max_staleness=4, **slow).summary
-    assert bounded["lag"]["max"] <= 4 and bounded["dropped"]["stale_gradients"] > 3
+    assert bounded["lag"]["max"] <= 4 and bounded["dropped"]["stale_gradients"] > 1
     patient = train("parameter-server", run_dir=stage.path / "patient", mode="stale", max_staleness=1,
                     when_stale="wait", **slow).summary  # fmt: skip
     assert patient["lag"]["max"] <= 2 * 3 and not patient["dropped"], "two others, three pushes each"
     together = train("a2c", run_dir=stage.path / "together", **slow).summary
     backed = train("a2c", run_dir=stage.path / "backed", backups=1, **slow).summary
     assert backed["wall_seconds"] < 0.3 * together["wall_seconds"]
-    assert backed["dropped"]["late_gradients"] > 3 and not together["dropped"]
+    assert backed["dropped"]["late_gradients"] > 1 and not together["dropped"]
+
+
+@pytest.mark.timeout(60)
+def test_hogwild_says_so_and_counts_every_update(stage: Any) -> None:
+    settings = {**SMALL, "total_steps": 6000, "checkpoint_every": 0.3}
+    run = train("a3c", on="local", hogwild=True, run_dir=stage.run, **settings)
+    told = run.summary
+    assert told["exit_reason"] == "total_steps" and told["dropped"] == {}
+    assert set(told["edges"]) == {"worker.server.join", "evaluator.server.pull"}, "no gradient travels"
+    assert told["eval_episodes"] == 2 and told["lag"]["max"] >= 0
+    assert "hogwild: workers change parameters" in (stage.run / "log.txt").read_text()
+    arrays, _ = load_role(Checkpoints(stage.run / "checkpoints", keep=1).newest_valid().path, "server", 0)  # type: ignore
+    # What was made after the last report of a worker that was halted is in the memory, but nobody reported it.
+    assert 0 <= arrays["updates"].sum() - told["updates"] <= 3
+    assert (arrays["updates"] > 0).all() and np.isfinite(arrays["values"]).all()
+    assert (arrays["optimizer/mean_square"] != 1).any(), "the statistics are shared too"
+
+
+def test_hogwild_is_refused_where_no_memory_is_shared(stage: Any) -> None:
+    with pytest.raises(ThespisError, match="use --on local, not simulation"):
+        train("a3c", on="simulation", hogwild=True, run_dir=stage.run, **SMALL)
+    with pytest.raises(ThespisError, match="leave off --shards"):
+        train("a3c", on="local", hogwild=True, shards=2, run_dir=stage.run, **SMALL)
 
 
 @pytest.mark.timeout(90)
 def test_a_killed_shard_on_processes(stage: Any) -> None:
     """It comes back from its checkpoint, and the workers that waited for it go on."""
-    import json
-    import os
-    import signal
-
-    from conftest import until
-
     process = stage.start("train", "a3c", "--run-dir", stage.run, "--actors", 2, "--envs-per-actor", 2, "--shards", 2,
                           "--eval-episodes", 0, "--checkpoint-every", 0.2, "--total-steps", 60_000)  # fmt: skip
     saved = until(lambda: list(stage.run.glob("checkpoints/update-*")))

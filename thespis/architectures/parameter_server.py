@@ -103,11 +103,8 @@ PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": {"total_steps": 500_000}}
 
 def build_worker(ctx: Context, cfg: Workers, *edges: Any) -> roles.Learner:
     """`edges`: join and push of each server in turn."""
-    from thespis.algorithms.actor_critic import VTraceUpdate
-    from thespis.architectures.parts import environments, worker_network
+    from thespis.architectures.parts import acting_learner, worker_network
     from thespis.exchange.push_pull import PushPull
-    from thespis.experience.windows import Windows
-    from thespis.networks.acting import Stepper
 
     made = worker_network(ctx, cfg)
     exchange = PushPull(
@@ -119,17 +116,7 @@ def build_worker(ctx: Context, cfg: Workers, *edges: Any) -> roles.Learner:
         dtype=cfg.gradient_dtype,
         by_steps=cfg.reduction == "mean",
     )
-    source = Windows(
-        ctx,
-        environments(ctx, cfg, cfg.envs_per_actor),
-        Stepper(made, ctx.rng("policy")),
-        cfg.unroll_length,
-        lambda: exchange.version,
-        cut=cfg.cut_windows,
-        ahead=cfg.correction,
-        return_discount=cfg.discount if cfg.reward.normalize else None,
-    )
-    return roles.Learner(ctx, source, VTraceUpdate(made, cfg), exchange, None, cfg.total_steps)
+    return acting_learner(ctx, cfg, made, exchange)
 
 
 def build_evaluator(ctx: Context, cfg: Workers, *pulls: Any) -> roles.Evaluator:
@@ -144,13 +131,17 @@ def build_evaluator(ctx: Context, cfg: Workers, *pulls: Any) -> roles.Evaluator:
     )
 
 
+def add_evaluator(p: Program, cfg: Workers, servers: list[Handle]) -> None:
+    if cfg.eval_episodes:
+        p.add("evaluator", build_evaluator, cfg, *(server.edge("pull") for server in servers), restarts=3)
+
+
 def wire(p: Program, cfg: Workers, servers: list[Handle]) -> Program:
     """Every worker calls every server; so does the evaluator."""
     edges = [server.edge(method) for server in servers for method in ("join", "push")]
     for _ in range(cfg.actors):
         p.add("worker", build_worker, cfg, *edges, restarts=3)
-    if cfg.eval_episodes:
-        p.add("evaluator", build_evaluator, cfg, *(server.edge("pull") for server in servers), restarts=3)
+    add_evaluator(p, cfg, servers)
     return p
 
 

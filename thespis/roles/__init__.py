@@ -12,9 +12,19 @@ if TYPE_CHECKING:
     from thespis.roles.parameter_server import ParameterServer
     from thespis.roles.policy import LocalPolicy
     from thespis.roles.replay import Replay
+    from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.weights import WeightStore
 
-__all__ = ["Actor", "Evaluator", "Learner", "LocalPolicy", "ParameterServer", "Replay", "WeightStore"]
+__all__ = [
+    "Actor",
+    "Evaluator",
+    "Learner",
+    "LocalPolicy",
+    "ParameterServer",
+    "Replay",
+    "SharedParameters",
+    "WeightStore",
+]
 
 _HOMES = {
     "Actor": "actor",
@@ -23,6 +33,7 @@ _HOMES = {
     "LocalPolicy": "policy",
     "ParameterServer": "parameter_server",
     "Replay": "replay",
+    "SharedParameters": "shared_parameters",
     "WeightStore": "weights",
 }
 
