@@ -187,6 +187,15 @@ def test_hogwild_is_refused_where_no_memory_is_shared(stage: Any) -> None:
         train("a3c", on="local", hogwild=True, shards=2, run_dir=stage.run, **SMALL)
 
 
+@pytest.mark.timeout(60)
+def test_nothing_of_hogwild_is_left_when_the_parent_is_killed(stage: Any) -> None:
+    """The stage looks for processes and shared memory afterwards."""
+    process = stage.start("train", "a3c", "--hogwild", "--run-dir", stage.run, "--actors", 2, "--envs-per-actor", 2,
+                          "--eval-episodes", 0, "--checkpoint-every", 0.2, "--total-steps", 10_000_000)  # fmt: skip
+    until(lambda: list(stage.run.glob("checkpoints/update-*")))
+    process.kill()
+
+
 @pytest.mark.timeout(90)
 def test_a_killed_shard_on_processes(stage: Any) -> None:
     """It comes back from its checkpoint, and the workers that waited for it go on."""

@@ -352,7 +352,7 @@ def test_a_gradient_that_is_in_the_checkpoint_is_not_applied_again() -> None:
         await other.push(values(1), stamp(0, number=6))
         another_life = await other.push(values(1), stamp(0, number=1, life=8))
         assert another_life is not None and another_life.values.tolist() == [-3]
-        assert counted(other) == {"updates": 2, "gradients/repeated": 1}
+        assert counted(other) == {"updates": 2, "dropped/repeated_gradients": 1}
 
     play(scene())
 

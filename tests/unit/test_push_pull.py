@@ -17,12 +17,13 @@ from thespis.algorithms.actor_critic import VTraceUpdate
 from thespis.architectures.a2c import Config
 from thespis.config import OptimizerConfig
 from thespis.errors import ThespisError
+from thespis.exchange.hogwild import Hogwild
 from thespis.exchange.local import LocalExchange
 from thespis.exchange.push_pull import PullAll, PushPull, cut
 from thespis.experience.writers import concatenate
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic
-from thespis.roles import Learner, ParameterServer
+from thespis.roles import Learner, ParameterServer, SharedParameters
 from thespis.runtime.context import Context, Identity
 from thespis.types import Array, Inputs, Unroll
 
@@ -203,6 +204,46 @@ def test_a_shard_that_lost_everything_is_given_the_workers_copy() -> None:
         await edge.apply(gradients, 0.0, 1)
         half = len(before) // 2
         np.testing.assert_array_equal(flat(made), np.concatenate([before[:half] - 1, before[half:]]))
+
+    play(scene())
+
+
+@pytest.mark.parametrize("kind", ["rmsprop", "adam"])
+def test_one_hogwild_worker_does_what_a_server_does(kind: str) -> None:
+    """And a second one, that comes to the same memory, sees it; and so does whoever restores what was saved."""
+    optimizer = OptimizerConfig(kind=kind, learning_rate=0.1, anneal=True, clip=1.0)  # type: ignore[arg-type]
+
+    async def scene() -> None:
+        memory = SharedParameters(FakeContext(Identity("server", 0, run_seed=0)), optimizer=optimizer, workers=2)
+        pushed, shared = network(), network()
+        edge = exchange(0, pushed, servers(1, optimizer), clip=1.0)
+        wild = [
+            Hogwild(FakeContext(Identity("worker", index, 0)), made, optimizer, Named(memory.join), 10_000)
+            for index, made in enumerate((shared, network()))
+        ]
+        for each in (edge, *wild):
+            await each.begin()
+        for seed in range(4):
+            torch.manual_seed(seed)
+            gradients = [torch.randn_like(parameter) for parameter in shared.parameters()]
+            await edge.apply([gradient.clone() for gradient in gradients], 0.0, 500)
+            await wild[0].apply(gradients, 0.0, 500)
+        np.testing.assert_array_equal(flat(shared), flat(pushed))
+        pulled = await memory.pull(None)
+        assert pulled is not None and pulled.version.update == 4
+        np.testing.assert_array_equal(pulled.values, flat(pushed))
+        assert await memory.pull(pulled.version) is None
+        assert await wild[1].apply([torch.zeros_like(p) for p in shared.parameters()], 0.0, 1)
+        assert wild[1]._ctx.take_report().stats["lag"].maximum == 4, "made of what it saw before the other four"
+
+        arrays, values = memory.state()
+        again = SharedParameters(FakeContext(Identity("server", 0, 0, epoch=1)), optimizer=optimizer, workers=2)
+        again.restore(arrays, values)
+        restored = await again.pull(None)
+        assert restored is not None and restored.version == (1, 5)
+        np.testing.assert_array_equal(again.state()[0]["values"], arrays["values"])
+        for each in (memory, again):
+            await each.close()
 
     play(scene())
 

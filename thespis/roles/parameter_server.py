@@ -122,7 +122,7 @@ class ParameterServer:
             return None
         if stamp.number <= self._last(stamp):
             # Applied in a life of this shard whose answer was lost with it.
-            self._ctx.count("gradients/repeated")
+            self._ctx.count("dropped/repeated_gradients")
             return self._slice()
         async with self._turn, self._ctx.work("apply", items=len(wire)):
             barrier = self._take(decode(wire), stamp)
