@@ -12,9 +12,6 @@ import numpy as np
 import pytest
 
 from thespis.config import OptimizerConfig
-from thespis.errors import ThespisError
-from thespis.exchange.precision import decode, encode
-from thespis.program import Program
 from thespis.roles import ParameterServer
 from thespis.runtime.context import Context, Identity
 from thespis.types import Array, Stamp, Version
@@ -392,45 +389,3 @@ def test_a_shard_that_lost_everything_says_so() -> None:
         assert counted(server) == {"dropped/homeless_gradients": 1}
 
     play(scene())
-
-
-# -- what is refused --------------------------------------------------------------------------------
-
-
-class Pusher:
-    def __init__(self, ctx: Any, push: Any = None) -> None: ...
-
-    async def run(self) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("workers", "settings", "complaint"),
-    [
-        (2, {"mode": "sync", "quorum": 3}, "waits for 3 gradients but only 2 workers push"),
-        (0, {}, "nobody pushes gradients"),
-        (2, {"mode": "sync", "quorum": 0}, "use fewer backup workers"),
-        (2, {"mode": "stale", "max_staleness": -1}, "at least 0"),
-    ],
-)
-def test_what_would_wait_for_ever_is_refused(workers: int, settings: dict[str, Any], complaint: str) -> None:
-    program = Program("refused")
-    server = program.add("server", ParameterServer, optimizer=SGD, total_steps=1, **settings)
-    for _ in range(workers):
-        program.add("worker", Pusher, server.edge("push"))
-    with pytest.raises(ThespisError, match=complaint):
-        program.check()
-
-
-# -- precision --------------------------------------------------------------------------------------
-
-
-def test_half_precision_on_the_wire() -> None:
-    numbers = np.random.default_rng(0).normal(size=1000).astype(np.float32)
-    for kind, nbytes, error in (("float32", 4, 0.0), ("float16", 2, 2**-11), ("bfloat16", 2, 2**-8)):
-        wire = encode(numbers, kind)
-        assert wire.nbytes == nbytes * 1000
-        np.testing.assert_allclose(decode(wire), numbers, rtol=error, atol=1e-7)
-        assert decode(wire).dtype == np.float32
-    np.testing.assert_array_equal(decode(encode(values(1e6, -1e6), "float16")), [65504, -65504])
-    # One half-way between two bfloat16 goes to the even one.
-    np.testing.assert_array_equal(decode(encode(values(1 + 2**-8, 1 + 3 * 2**-8), "bfloat16")), [1, 1 + 2**-6])

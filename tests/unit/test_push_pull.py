@@ -19,6 +19,7 @@ from thespis.config import OptimizerConfig
 from thespis.errors import ThespisError
 from thespis.exchange.hogwild import Hogwild
 from thespis.exchange.local import LocalExchange
+from thespis.exchange.precision import decode, encode
 from thespis.exchange.push_pull import PullAll, PushPull, cut
 from thespis.experience.writers import concatenate
 from thespis.networks.init import init_network
@@ -257,3 +258,17 @@ def test_slices_cover_everything_once() -> None:
 def test_a_network_with_buffers_is_refused() -> None:
     with pytest.raises(ThespisError, match="without buffers"):
         exchange(0, network(normalize=True), servers(1, OptimizerConfig()))
+
+
+def test_half_precision_on_the_wire() -> None:
+    numbers = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    for kind, nbytes, error in (("float32", 4, 0.0), ("float16", 2, 2**-11), ("bfloat16", 2, 2**-8)):
+        wire = encode(numbers, kind)
+        assert wire.nbytes == nbytes * 1000
+        np.testing.assert_allclose(decode(wire), numbers, rtol=error, atol=1e-7)
+        assert decode(wire).dtype == np.float32
+    np.testing.assert_array_equal(decode(encode(np.array([1e6, -1e6], np.float32), "float16")), [65504, -65504])
+    # One half-way between two bfloat16 goes to the even one.
+    np.testing.assert_array_equal(
+        decode(encode(np.array([1 + 2**-8, 1 + 3 * 2**-8], np.float32), "bfloat16")), [1, 1 + 2**-6]
+    )
