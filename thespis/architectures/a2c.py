@@ -21,7 +21,7 @@ class Config(Workers):
     """Workers that an update does not wait for; the last ones to come are dropped (Chen et al., 2016)."""
 
 
-PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": {"total_steps": 500_000}}
+PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": {"total_steps": 500_000}}  # the learning rate anneals over it
 
 
 def program(cfg: Config) -> Program:
