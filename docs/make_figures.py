@@ -179,7 +179,7 @@ def staleness() -> None:
     forms: dict[str, dict[str, Any]] = {
         "plain": {},
         "staleness-aware": {"staleness_aware": True},
-        "at most 16 behind": {"mode": "stale", "max_staleness": 16},
+        "at most 4 behind": {"mode": "stale", "max_staleness": 4},
     }
     figure, axes = plt.subplots(1, 3, sharey=True, figsize=(9, 3.2))
     for axis, workers in zip(axes, (16, 64, 256), strict=True):
@@ -193,7 +193,7 @@ def staleness() -> None:
                 total_steps=300_000,
                 report_every=0.05,
                 eval_episodes=0,
-                optimizer={"learning_rate": 2e-3, "anneal": False},
+                optimizer={"learning_rate": 4e-3, "anneal": False},
                 **form,
             )
             axis.plot(*curve(rows), color=colour, label=label)
