@@ -46,7 +46,8 @@ class Config(Workers):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"total_steps": 500_000},  # twice what it takes; the learning rate anneals over it
-    "thespis/Memory-v0": {"total_steps": 300_000, "unroll_length": 20, "reward": {"kind": "none"}},  # two episodes
+    # Unrolls of two episodes, so that cue and question are in one.
+    "thespis/Memory-v0": {"total_steps": 300_000, "unroll_length": 20, "reward": {"kind": "none"}},
 }
 
 
