@@ -1,6 +1,6 @@
 """Makes the figures of the documentation, and prints the numbers in its tables.
 
-python docs/make_figures.py [cartpole] [lag] [scale] [memory] [pendulum] [panel]
+python docs/make_figures.py [cartpole] [lag] [scale] [memory] [pendulum] [staleness] [panel]
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ MEMORY: dict[str, Any] = {
 }
 
 
-def run(**settings: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def run(name: str = "impala", **settings: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Train, and return the rows of metrics and the summary."""
     with tempfile.TemporaryDirectory() as directory:
-        trained = train("impala", run_dir=Path(directory) / "run", quiet=True, **settings)
+        trained = train(name, run_dir=Path(directory) / "run", quiet=True, **settings)
         rows = [json.loads(line) for line in (trained.path / "metrics.jsonl").read_text().splitlines()]
         return rows, trained.summary
 
@@ -174,6 +174,41 @@ def pendulum() -> None:
     save(figure, "pendulum")
 
 
+def staleness() -> None:
+    """16, 64 and 256 asynchronous workers, simulated: plain, staleness-aware and bounded."""
+    forms: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "staleness-aware": {"staleness_aware": True},
+        "at most 4 behind": {"mode": "stale", "max_staleness": 4},
+    }
+    figure, axes = plt.subplots(1, 3, sharey=True, figsize=(9, 3.2))
+    for axis, workers in zip(axes, (16, 64, 256), strict=True):
+        for (label, form), colour in zip(forms.items(), COLOURS, strict=False):
+            rows, summary = run(
+                "parameter-server",
+                env="CartPole-v1",
+                on="simulation",
+                actors=workers,
+                envs_per_actor=4,
+                total_steps=300_000,
+                report_every=0.05,
+                eval_episodes=0,
+                optimizer={"learning_rate": 4e-3, "anneal": False},
+                **form,
+            )
+            axis.plot(*curve(rows), color=colour, label=label)
+            lag, dropped = summary["lag"], summary["dropped"].get("stale_gradients", 0)
+            print(
+                f"{workers} workers, {label}: return {summary['return_mean_100']:.0f}, staleness {lag['mean']:.1f} "
+                f"(max {lag['max']:.0f}), {summary['updates']:,} updates, {dropped:,} refused"
+            )
+        axis.set(title=f"{workers} workers", xlabel="1000 environment steps", ylim=(0, 510))
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:.0f}")
+    axes[0].set_ylabel("return, mean of 100 episodes")
+    axes[0].legend(frameon=False)
+    save(figure, "staleness")
+
+
 def panel() -> None:
     """The live panel as it stands in the middle of a real run."""
     views: list[Any] = []
@@ -184,7 +219,7 @@ def panel() -> None:
     print(f"wrote {IMAGES / 'panel.svg'}")
 
 
-FIGURES = {function.__name__: function for function in (cartpole, lag, scale, memory, pendulum, panel)}
+FIGURES = {function.__name__: function for function in (cartpole, lag, scale, memory, pendulum, staleness, panel)}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or FIGURES:

@@ -95,14 +95,14 @@ class ReplayConfig:
 class OptimizerConfig:
     """How gradients are applied."""
 
-    kind: Literal["adam", "rmsprop"] = "adam"
-    """adam, or rmsprop with epsilon inside the root as in the paper."""
+    kind: Literal["adam", "rmsprop", "adagrad", "sgd"] = "adam"
+    """adam, rmsprop (epsilon inside the root, as in the papers), adagrad or sgd."""
     learning_rate: float = 1e-3
     """Step size at the start."""
     anneal: bool = False
     """Let the learning rate fall linearly to 0 at --total-steps."""
     epsilon: float = 1e-8
-    """The optimiser's epsilon."""
+    """The optimiser's epsilon; sgd has none."""
     decay: float = 0.99
     """rmsprop: decay of the mean square."""
     momentum: float = 0.0

@@ -19,7 +19,7 @@ def architectures() -> list[str]:
     from thespis import architectures as package
 
     names = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return sorted(name for name in names if name not in package.SHARED)
+    return sorted(name.replace("_", "-") for name in names if name not in package.SHARED)
 
 
 def architecture(name: str) -> ModuleType:
@@ -29,7 +29,7 @@ def architecture(name: str) -> ModuleType:
     """
     if name.endswith(".py"):
         return _own(name)
-    if name.replace("-", "_") not in architectures():
+    if name.replace("_", "-") not in architectures():
         raise ThespisError(f"unknown architecture {name!r}; there is {', '.join(architectures())}")
     return importlib.import_module(f"thespis.architectures.{name.replace('-', '_')}")
 
@@ -98,6 +98,8 @@ def _perform(cfg: Experiment, program: Any, run: Any, costs: Any, faults: Any, r
     screen = Screen(quiet)
     session = Session(cfg, program, run, screen)
     try:
+        for note in program.notes:
+            session.log(note)
         restore = session.resume() if resuming else None
         if cfg.on == "simulation":
             from thespis.runtime.simulation import Simulation

@@ -87,6 +87,8 @@ class Program:
     def __init__(self, name: str) -> None:
         self.name = name
         self.roles: list[RoleSpec] = []
+        self.notes: list[str] = []
+        """What a run says when it starts."""
 
     def add(
         self,

@@ -75,17 +75,17 @@ class TrainedPolicy:
         from thespis.architectures.parts import network
         from thespis.envs.make import describe
         from thespis.envs.spaces import env_actions
-        from thespis.runs.checkpoints import load_role
+        from thespis.runs.checkpoints import policy_weights
 
-        saved = load_role(checkpoint, "learner", 0)
-        if saved is None:
-            raise ThespisError(f"{checkpoint} holds no learner, so no policy")
+        weights = policy_weights(checkpoint)
+        if weights is None:
+            raise ThespisError(f"{checkpoint} holds no weights, so no policy")
         self.checkpoint = checkpoint
         spaces = describe(resolve(cfg.env))
         self.network = network(cfg.network, spaces, seed=0)  # type: ignore[attr-defined]
         """The trained network itself, a torch module."""
         self._stepper = self.stepper(cfg.seed)
-        self._stepper.load({k.removeprefix("weights/"): v for k, v in saved[0].items() if k.startswith("weights/")})
+        self._stepper.load(weights)
         self._to_env = env_actions(spaces.action_space)
         self._no_action = _no_action(spaces.action_space)
         self.reset()

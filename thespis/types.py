@@ -8,6 +8,7 @@ arrays that share their leading axes (a `Dict` observation). Transition t reads:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -54,6 +55,34 @@ class Versioned:
 
     version: Version
     weights: dict[str, Array]
+
+
+class Slice(NamedTuple):
+    """What one shard of a parameter server holds: float32 `[n]`, a contiguous part of all parameters."""
+
+    version: Version
+    values: Array
+
+
+class Stamp(NamedTuple):
+    """What a gradient is: whose, which one, of which parameters, and how much it stands for.
+
+    `worker`, `life`, `number`: the pusher's index, its incarnation and its own count, by which a repeat is known.
+    `computed_at`: the version of the shard's parameters that it is the gradient of. `steps`: environment steps in it.
+    `weight`: its share where several are averaged. `clock`: pushes of this worker, comparable between workers.
+    """
+
+    worker: int
+    life: int
+    number: int
+    computed_at: Version
+    steps: int
+    weight: float
+    clock: int
+
+
+Layout = list[tuple[str, list[int]]]
+"""Names and shapes of the parameters that one flat vector holds, in order."""
 
 
 @dataclass(slots=True)
@@ -203,6 +232,16 @@ def empty_tree(leading: tuple[int, ...], like: Tree) -> Tree:
     """An uninitialised tree of `leading + leaf.shape` for each leaf of `like`."""
     tree: Tree = map_tree(lambda leaf: np.empty(leading + leaf.shape, leaf.dtype), like)
     return tree
+
+
+def uncut(flat: Array, parts: Layout) -> dict[str, Array]:
+    """Views of a flat vector, by the name and in the shape of each parameter."""
+    arrays, start = {}, 0
+    for name, shape in parts:
+        end = start + math.prod(shape)
+        arrays[name] = flat[start:end].reshape(shape)
+        start = end
+    return arrays
 
 
 def flatten(item: Any, arrays: dict[str, Array], path: str) -> Any:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from thespis import roles
-from thespis.types import Version, Versioned
+from thespis.config import OptimizerConfig
+from thespis.types import Stamp, Version, Versioned
 
 _MORE = 4
 """Items after the one that is marked last, so that it never waits for a batch to be full."""
@@ -165,3 +166,47 @@ class Asker:
 
     async def run(self) -> None:
         await self._ask(np.zeros(LARGE))
+
+
+class Pusher:
+    """Pushes ones into a place of its own, and notes what came back: [number, epoch, how many of its are applied]."""
+
+    def __init__(self, ctx: Any, join: Any, push: Any, journal: Path, pushes: int, workers: int) -> None:
+        self._ctx, self._join, self._push, self._journal = ctx, join, push, journal
+        self._pushes, self._workers = pushes, workers
+
+    async def run(self) -> None:
+        me = self._ctx.identity
+        held, _ = await self._join(me.index, np.zeros(self._workers, np.float32), [("w", [self._workers])])
+        gradient = np.zeros(self._workers, np.float32)
+        gradient[me.index] = 1.0
+        for number in range(1, self._pushes + 1):
+            stamp = Stamp(me.index, me.incarnation, number, held.version, steps=1, weight=1.0, clock=number)
+            held = await self._push(gradient, stamp)
+            note(self._journal, [number, held.version.epoch, -int(held.values[me.index])])
+            await self._ctx.sleep(0.01)
+        self._ctx.count("env_steps")
+        await self._ctx.sleep(3600.0)
+
+
+class FragileServer(roles.ParameterServer):
+    """Dies with a gradient applied and saved, but not answered."""
+
+    crash_at = (0, "")
+    once = Path()
+    pushes = 0
+
+    @classmethod
+    def fragile(cls, ctx: Any, *, crash_at: tuple[int, str], once: Path) -> FragileServer:
+        made = cls(ctx, optimizer=OptimizerConfig(kind="sgd", learning_rate=1.0), total_steps=1)
+        made.crash_at, made.once = crash_at, once
+        return made
+
+    async def push(self, wire: Any, stamp: Stamp) -> Any:
+        self.pushes += 1
+        mine = self.pushes == self.crash_at[0]
+        answer = await super().push(wire, stamp)
+        if mine and not self.once.exists():
+            await self._ctx.sleep(1.0)  # time for a checkpoint
+            crash(self.crash_at[1], self.once)
+        return answer

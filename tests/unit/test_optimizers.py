@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from thespis.algorithms.optimizers import (
-    build_optimizer,
-    clip_gradients,
-    decayed,
-    export_state,
-    restore_state,
-)
+from thespis.algorithms.flat import build_flat, decayed
+from thespis.algorithms.optimizers import build_optimizer, clip_gradients, export_state, restore_state
 from thespis.algorithms.rewards import ReturnScale, shape_rewards
 from thespis.errors import ThespisError
 from thespis.experience.writers import discounted_returns
@@ -54,11 +49,46 @@ def test_adam_first_step_is_the_learning_rate() -> None:
 
 
 def test_unknown_kind() -> None:
-    with pytest.raises(ThespisError, match="adam or rmsprop"):
-        build_optimizer(config("sgd"), [torch.zeros(1)])
+    with pytest.raises(ThespisError, match="adagrad or sgd"):
+        build_optimizer(config("lion"), [torch.zeros(1)])
+    with pytest.raises(ThespisError, match="sgd, adagrad"):
+        build_flat(config("lion"), 1)
 
 
-@pytest.mark.parametrize("cfg", [config("adam"), config("rmsprop"), config("rmsprop", momentum=0.9)])
+@pytest.mark.parametrize("family", ["torch", "flat"])
+def test_adagrad_steps(family: str) -> None:
+    cfg, x, steps = config("adagrad", epsilon=1e-8), np.zeros(1, np.float32), []
+    p = torch.from_numpy(x)  # the same memory
+    whole, flat = build_optimizer(cfg, [p]), build_flat(cfg, 1)
+    for g in (1.0, 1.0, 2.0):
+        before = x[0]
+        if family == "torch":
+            whole.step([torch.tensor([g])], 0.1)
+        else:
+            flat.step(x, np.array([g], np.float32), 0.1)
+        steps.append(float(before - x[0]))
+    assert steps == pytest.approx([0.1, 0.070711, 0.081650], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "cfg", [config("sgd"), config("adagrad"), config("rmsprop"), config("rmsprop", momentum=0.9), config("adam")]
+)
+def test_a_flat_vector_takes_the_same_steps_as_tensors_do(cfg: SimpleNamespace) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=50).astype(np.float32)
+    parameters = [torch.from_numpy(values[:20].copy()).view(4, 5), torch.from_numpy(values[20:].copy())]
+    tensors, flat = build_optimizer(cfg, parameters), build_flat(cfg, 50)
+    for rate in (0.1, 0.05, 0.01, 0.01):
+        gradient = rng.normal(size=50).astype(np.float32)
+        tensors.step([torch.from_numpy(gradient[:20]).view(4, 5), torch.from_numpy(gradient[20:])], rate)
+        flat.step(values, gradient, rate)
+    moved = torch.cat([parameter.flatten() for parameter in parameters]).numpy()
+    np.testing.assert_allclose(values, moved, rtol=1e-5, atol=1e-6)
+    assert values.dtype == np.float32
+    assert all(slot.dtype in (np.float32, np.int64) for slot in flat.slots.values())
+
+
+@pytest.mark.parametrize("cfg", [config("adam"), config("rmsprop"), config("rmsprop", momentum=0.9), config("adagrad")])
 def test_restored_state_continues_bit_for_bit(cfg: SimpleNamespace) -> None:
     generator = torch.Generator().manual_seed(0)
     gradients = [[torch.randn(3, 2, generator=generator), torch.randn(2, generator=generator)] for _ in range(6)]

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from thespis.config import OptimizerConfig
 from thespis.errors import ThespisError
 from thespis.launch import defaults
 from thespis.program import Program, shared
-from thespis.roles import Replay, WeightStore
+from thespis.roles import ParameterServer, Replay, WeightStore
 
 
 class Service:
@@ -154,3 +155,21 @@ def test_impossible_settings_of_an_architecture() -> None:
     cfg = defaults("impala", None, {"batch_unrolls": 5, "queue_capacity": 4})
     assert isinstance(cfg, impala.Config)
     assert refusal(impala.program(cfg)).startswith("queue: a batch of 5 never fits a queue of capacity 4")
+
+
+@pytest.mark.parametrize(
+    ("workers", "settings", "complaint"),
+    [
+        (2, {"mode": "sync", "quorum": 3}, "waits for 3 gradients but only 2 workers push"),
+        (0, {}, "nobody pushes gradients"),
+        (2, {"mode": "sync", "quorum": 0}, "use fewer backup workers"),
+        (2, {"mode": "stale", "max_staleness": -1}, "at least 0"),
+    ],
+)
+def test_gradients_that_would_wait_for_ever_are_refused(workers: int, settings: dict[str, Any], complaint: str) -> None:
+    program = Program("refused")
+    server = program.add("server", ParameterServer, optimizer=OptimizerConfig(), total_steps=1, **settings)
+    for _ in range(workers):
+        program.add("worker", Worker, server.edge("push"))
+    with pytest.raises(ThespisError, match=complaint):
+        program.check()

@@ -1,4 +1,4 @@
-"""Optimisers, gradient clipping and the learning-rate schedule, with state that is plain arrays.
+"""Optimisers and gradient clipping, with state that is plain arrays.
 
 They are written out instead of taken from torch.optim, whose first use imports torch's compiler: a second of start-up
 for nothing that is used here.
@@ -7,26 +7,13 @@ for nothing that is used here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from thespis.algorithms.flat import OptimizerSettings
 from thespis.errors import ThespisError
 from thespis.types import Array
-
-
-class OptimizerSettings(Protocol):
-    """What `build_optimizer` reads. `decay` and `momentum` concern RMSProp only."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def epsilon(self) -> float: ...
-    @property
-    def decay(self) -> float: ...
-    @property
-    def momentum(self) -> float: ...
 
 
 class Optimizer:
@@ -43,6 +30,28 @@ class Optimizer:
     def _slot(self, name: str, value: float) -> list[Tensor]:
         self.slots[name] = [torch.full_like(parameter, value) for parameter in self.parameters]
         return self.slots[name]
+
+
+class SGD(Optimizer):
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
+        torch._foreach_add_(self.parameters, list(gradients), alpha=-learning_rate)
+
+
+class AdaGrad(Optimizer):
+    """AdaGrad (Duchi et al., 2011): step = lr * g / (sqrt(sum of squares) + epsilon)."""
+
+    def __init__(self, parameters: Iterable[Tensor], epsilon: float) -> None:
+        super().__init__(parameters)
+        self._epsilon = epsilon
+        self._squares = self._slot("squares", 0.0)
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
+        given = list(gradients)
+        torch._foreach_addcmul_(self._squares, given, given)
+        roots = list(torch._foreach_add(torch._foreach_sqrt(self._squares), self._epsilon))
+        torch._foreach_addcdiv_(self.parameters, given, roots, -learning_rate)
 
 
 class Adam(Optimizer):
@@ -105,17 +114,16 @@ class RMSProp(Optimizer):
 
 
 def build_optimizer(cfg: OptimizerSettings, parameters: Iterable[Tensor]) -> Optimizer:
-    """The optimiser that `cfg.kind` names: `adam` or `rmsprop`."""
+    """The optimiser that `cfg.kind` names."""
     if cfg.kind == "adam":
         return Adam(parameters, cfg.epsilon)
     if cfg.kind == "rmsprop":
         return RMSProp(parameters, cfg.decay, cfg.epsilon, cfg.momentum)
-    raise ThespisError(f"unknown optimizer '{cfg.kind}': choose adam or rmsprop.")
-
-
-def decayed(learning_rate: float, progress: float) -> float:
-    """Linear decay to zero; `progress` is the share of the run that is done."""
-    return learning_rate * (1.0 - min(max(progress, 0.0), 1.0))
+    if cfg.kind == "adagrad":
+        return AdaGrad(parameters, cfg.epsilon)
+    if cfg.kind == "sgd":
+        return SGD(parameters)
+    raise ThespisError(f"unknown optimizer '{cfg.kind}': choose adam, rmsprop, adagrad or sgd.")
 
 
 def clip_gradients(gradients: list[Tensor], max_norm: float) -> float:

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from thespis.algorithms.actor_critic import VTraceUpdate
 from thespis.config import NetworkConfig, QNetworkConfig, Spec, resolve
 from thespis.envs.autoreset import Environments
 from thespis.envs.make import describe, make
 from thespis.envs.spaces import Spaces
+from thespis.experience.windows import Windows
 from thespis.networks.acting import Stepper
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic, PolicyNetwork
 from thespis.networks.q import QNetwork
+from thespis.roles.learner import Exchange, Learner
 from thespis.roles.policy import LocalPolicy, Pull
 from thespis.runtime.context import Context
+from thespis.types import Version
+
+if TYPE_CHECKING:
+    from thespis.architectures.parameter_server import Workers
+    from thespis.exchange.push_pull import PullSlice
 
 
 class HasEnv(Protocol):
     @property
     def env(self) -> Spec: ...
+
+
+class SharedExchange(Exchange, Protocol):
+    """An exchange with parameters that others change too, so that their version is its own affair."""
+
+    @property
+    def version(self) -> Version: ...
 
 
 class HasNetwork(HasEnv, Protocol):
@@ -67,3 +83,33 @@ def learner_network(ctx: Context, cfg: HasNetwork) -> PolicyNetwork:
     """The network to train, on the cores that the actors leave."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - cfg.actors))
     return network(cfg.network, describe(resolve(cfg.env)), ctx.identity.run_seed)
+
+
+def worker_network(ctx: Context, cfg: HasNetwork) -> PolicyNetwork:
+    """The network of one of many workers, on one thread each; all of them start from the same weights."""
+    torch.set_num_threads(1)
+    return network(cfg.network, describe(resolve(cfg.env)), ctx.identity.run_seed)
+
+
+def pulling_policy(ctx: Context, cfg: HasNetwork, pulls: Sequence[PullSlice]) -> LocalPolicy:
+    """A policy that only acts, on parameters pulled from all shards of a parameter server."""
+    from thespis.exchange.push_pull import PullAll
+
+    torch.set_num_threads(1)
+    made = network(cfg.network, describe(resolve(cfg.env)), seed=0)
+    return LocalPolicy(ctx, Stepper(made, ctx.rng("policy")), PullAll(ctx, made, pulls))
+
+
+def acting_learner(ctx: Context, cfg: Workers, made: PolicyNetwork, exchange: SharedExchange) -> Learner:
+    """A learner that steps its own environments with the network it trains, and holds no weights for others."""
+    source = Windows(
+        ctx,
+        environments(ctx, cfg, cfg.envs_per_actor),
+        Stepper(made, ctx.rng("policy")),
+        cfg.unroll_length,
+        lambda: exchange.version,
+        cut=cfg.cut_windows,
+        ahead=cfg.correction,
+        return_discount=cfg.discount if cfg.reward.normalize else None,
+    )
+    return Learner(ctx, source, VTraceUpdate(made, cfg), exchange, None, cfg.total_steps)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from thespis.algorithms.optimizers import build_optimizer, clip_gradients, decayed, export_state, restore_state
+from thespis.algorithms.flat import decayed
+from thespis.algorithms.optimizers import build_optimizer, clip_gradients, export_state, restore_state
 from thespis.config import OptimizerConfig
 from thespis.runtime.context import Context
 from thespis.types import Array
@@ -20,7 +21,10 @@ class LocalExchange:
         self._ctx, self._cfg = ctx, cfg
         self._optimizer = build_optimizer(cfg, parameters)
 
-    async def apply(self, gradients: list[Tensor], progress: float) -> bool:
+    async def begin(self) -> None:
+        """Nobody else has a copy of these parameters."""
+
+    async def apply(self, gradients: list[Tensor], progress: float, steps: int) -> bool:
         """Apply gradients at this share of the run; False if they were not finite and nothing was changed."""
         cfg = self._cfg
         async with self._ctx.work("apply"):

@@ -21,7 +21,7 @@ class UnrollWriter:
         self._t = 0
         self._return_discount = return_discount
         self._carry: Array = np.zeros(len(inputs.first))
-        self._open(inputs, state)
+        self.open(inputs, state)
 
     def write(self, acted: Acted, version: Version, step: EnvStep, inputs: Inputs) -> Unroll | None:
         """Add one step: what was done, what came of it, what is seen next."""
@@ -43,10 +43,25 @@ class UnrollWriter:
         if self._t < self._length:
             return None
         self._close()
-        self._open(inputs, acted.state)
+        self.open(inputs, acted.state)
         return unroll
 
-    def _open(self, inputs: Inputs, state: State) -> None:
+    def cut(self) -> Unroll:
+        """What was written since the last unroll, as a shorter one; `open` the next."""
+        unroll, t = self._unroll, self._t
+        for name in ("actions", "rewards", "terminated", "truncated", "valid", "behaviour_logp", "versions"):
+            setattr(unroll, name, getattr(unroll, name)[:t])
+        if unroll.q is not None:
+            unroll.q = unroll.q[:t]
+        stored = unroll.inputs
+        stored.obs = map_tree(lambda leaf: leaf[: t + 1], stored.obs)
+        for name in ("first", "last_action", "last_reward"):
+            setattr(stored, name, getattr(stored, name)[: t + 1])
+        self._close()
+        return unroll
+
+    def open(self, inputs: Inputs, state: State) -> None:
+        """Begin an unroll at these inputs; `write` does it by itself when one is full."""
         shape = (self._length, len(inputs.first))
         self._unroll = Unroll(
             inputs=Inputs(

@@ -9,20 +9,34 @@ if TYPE_CHECKING:
     from thespis.roles.actor import Actor
     from thespis.roles.evaluator import Evaluator
     from thespis.roles.learner import Learner
+    from thespis.roles.parameter_server import ParameterServer
     from thespis.roles.policy import LocalPolicy
     from thespis.roles.replay import Replay
+    from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.table import ReplayTable
     from thespis.roles.weights import WeightStore
 
-__all__ = ["Actor", "Evaluator", "Learner", "LocalPolicy", "Replay", "ReplayTable", "WeightStore"]
+__all__ = [
+    "Actor",
+    "Evaluator",
+    "Learner",
+    "LocalPolicy",
+    "ParameterServer",
+    "Replay",
+    "ReplayTable",
+    "SharedParameters",
+    "WeightStore",
+]
 
 _HOMES = {
     "Actor": "actor",
     "Evaluator": "evaluator",
     "Learner": "learner",
     "LocalPolicy": "policy",
+    "ParameterServer": "parameter_server",
     "Replay": "replay",
     "ReplayTable": "table",
+    "SharedParameters": "shared_parameters",
     "WeightStore": "weights",
 }
 

@@ -60,9 +60,15 @@ class Update(Protocol):
 
 
 class Exchange(Protocol):
-    """What becomes of gradients: applied here, averaged with others, or sent to a parameter server."""
+    """What becomes of gradients: applied here, averaged with others, or sent to a parameter server.
 
-    async def apply(self, gradients: list[Tensor], progress: float) -> bool: ...
+    `begin` comes before the first batch, so that all who share parameters start from the same. `apply` is told the
+    share of the run that is done, as far as this learner knows, and the environment steps the gradients stand for.
+    """
+
+    async def begin(self) -> None: ...
+
+    async def apply(self, gradients: list[Tensor], progress: float, steps: int) -> bool: ...
 
     def state(self) -> dict[str, Array]: ...
 
@@ -76,7 +82,10 @@ class Publish(Protocol):
 
 
 class Learner:
-    """Counts updates; the count is half of every version it publishes, the epoch of this life is the other."""
+    """Counts updates; the count is half of every version it publishes, the epoch of this life is the other.
+
+    One that publishes nothing works for whoever holds the weights: that one counts updates and lag, and saves them.
+    """
 
     PUBLISHES: ClassVar = True  # so each life of it gets an epoch of its own
     LOST: ClassVar = "sampled_batches"  # what goes with a life of it, counted when it is restarted
@@ -87,7 +96,7 @@ class Learner:
         source: Source,
         update: Update,
         exchange: Exchange,
-        publish: Publish,
+        publish: Publish | None,
         total_steps: int,
         publish_every: int = 1,
     ) -> None:
@@ -105,6 +114,7 @@ class Learner:
         return Version(self._ctx.identity.epoch, self._updates)
 
     async def run(self) -> None:
+        await self._exchange.begin()
         await self._share()
         while True:
             batch = await self._source.take()
@@ -118,20 +128,21 @@ class Learner:
         ctx = self._ctx
         behind = lags(batch.versions[batch.valid], self.version)
         steps = int(behind.size)
-        if steps:
+        if steps and self._publish is not None:
             ctx.record("lag", float(behind.mean()), maximum=float(behind.max()), weight=steps)
+        after = batch.steps_after(self._steps)
         wanted = ctx.now() - self._measured >= _METRICS_SECONDS
         applied = False
         try:
             async with ctx.work("learn", items=batch.rewards.size):
                 gradients, metrics = self._update.gradients(batch, wanted)
-            applied = await self._exchange.apply(gradients, self._steps / self._total_steps)
+            applied = await self._exchange.apply(gradients, self._steps / self._total_steps, after - self._steps)
         except NonFiniteLoss:
             metrics = {}
         except OutlierLoss:
             ctx.count("dropped/outlier_batches")
             return
-        self._steps = batch.steps_after(self._steps)
+        self._steps = after
         ctx.count("learner/steps", steps)
         if not applied:
             self._spoil()
@@ -139,7 +150,8 @@ class Learner:
         self._spoiled = 0
         self._update.observe(batch)
         self._updates += 1
-        ctx.count("updates")
+        if self._publish is not None:
+            ctx.count("updates")
         if wanted:
             self._measured = ctx.now()
             for name, value in metrics.items():
@@ -150,7 +162,8 @@ class Learner:
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Everything a later life needs to go on as if nothing had happened."""
-        arrays = {f"weights/{name}": value for name, value in self._update.weights().items()}
+        weights = self._update.weights() if self._publish is not None else {}
+        arrays = {f"weights/{name}": value for name, value in weights.items()}
         arrays |= {f"exchange/{name}": value for name, value in self._exchange.state().items()}
         arrays |= {f"update/{name}": value for name, value in self._update.state().items()}
         return arrays, {"updates": self._updates, "steps": self._steps}
@@ -160,13 +173,16 @@ class Learner:
         for name, value in arrays.items():
             part, _, rest = name.partition("/")
             parts[part][rest] = value
-        self._update.load(parts["weights"])
+        if parts["weights"]:
+            self._update.load(parts["weights"])
         self._exchange.restore(parts["exchange"])
         self._update.restore(parts["update"])
         self._updates, self._steps = values["updates"], values["steps"]
 
     async def _share(self) -> None:
         """Publish without waiting for it, but never more than one version ahead."""
+        if self._publish is None:
+            return
         if self._published is not None:
             await self._ctx.wait(self._publish.name, self._published)
         self._published = self._ctx.ahead(self._publish(Versioned(self.version, self._update.weights())))

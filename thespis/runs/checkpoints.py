@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 
 from thespis.errors import ThespisError
 from thespis.runs import commit
-from thespis.types import Array
+from thespis.types import Array, uncut
 
 META = "meta.json"
 BEST = "best.json"
@@ -170,6 +170,24 @@ def load_role(path: Path, role: str, index: int) -> tuple[dict[str, Array], dict
         return None
     commit.verify(path, names)
     return load_file(path / names[0]), json.loads((path / names[1]).read_text())
+
+
+def policy_weights(path: Path) -> dict[str, Array] | None:
+    """The policy's weights by name, from whoever held them: the learner, or the shards of a parameter server.
+
+    `path`: a checkpoint, or one that is being staged. It is not compared with its manifest here.
+    """
+    learner = path / "learner-0.safetensors"
+    saved: dict[str, Array] = load_file(learner) if learner.exists() else {}
+    weights = {k.removeprefix("weights/"): array for k, array in saved.items() if k.startswith("weights/")}
+    if weights:
+        return weights
+    shards = [path / f"server-{shard}.safetensors" for shard in range(len(list(path.glob("server-*.safetensors"))))]
+    held = [load_file(shard) for shard in shards]
+    if not held or not all(held):
+        return None
+    layout = json.loads(shards[0].with_suffix(".json").read_text())["layout"]
+    return uncut(np.concatenate([arrays["values"] for arrays in held]), layout)
 
 
 def read_meta(path: Path) -> dict[str, Any]:

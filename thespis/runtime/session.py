@@ -15,7 +15,7 @@ from typing import Any
 from thespis.config import Experiment
 from thespis.errors import ThespisError
 from thespis.program import Program, RoleSpec
-from thespis.runs.checkpoints import Checkpoints, read_meta, weights_sha256
+from thespis.runs.checkpoints import Checkpoints, policy_weights, read_meta, weights_sha256
 from thespis.runs.commit import commit_file, to_json
 from thespis.runs.directory import RunDirectory
 from thespis.runs.monitor import Identity, Monitor
@@ -23,7 +23,6 @@ from thespis.runs.screen import Screen
 from thespis.runs.view import View
 from thespis.runs.writers import MetricsWriter
 from thespis.runtime.context import Report
-from thespis.types import Array
 
 
 class Session:
@@ -139,7 +138,8 @@ class Session:
             "score": self.monitor.return_mean,
             "monitor": self.monitor.state(now),
         }
-        self._weights_sha256 = _weights_digest(staging)
+        weights = policy_weights(staging)
+        self._weights_sha256 = weights_sha256(weights) if weights else None
         return self.checkpoints.commit(staging, meta)
 
     def save_failed(self, staging: Path | None, error: Exception) -> None:
@@ -218,13 +218,3 @@ class Session:
     def close(self) -> None:
         self._writer.close()
         self._log.close()
-
-
-def _weights_digest(staging: Path) -> str | None:
-    from safetensors.numpy import load_file
-
-    file = staging / "learner-0.safetensors"
-    if not file.exists():
-        return None
-    arrays: dict[str, Array] = load_file(file)
-    return weights_sha256({name: array for name, array in arrays.items() if name.startswith("weights/")})

@@ -1,0 +1,68 @@
+"""The gradients edge, under every runtime: each gradient once, whoever is lost on the way."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract_roles import FragileServer, Pusher, read
+
+from thespis.config import OptimizerConfig
+from thespis.program import Program
+from thespis.roles import ParameterServer
+
+PUSHES, WORKERS = 30, 2
+pytestmark = pytest.mark.timeout(60)
+
+
+def build(path: Path, server: Any) -> Program:
+    program = Program("gradients")
+    handle = server(program)
+    for index in range(WORKERS):
+        edges = handle.edge("join"), handle.edge("push")
+        program.add("worker", Pusher, *edges, path / f"pushed-{index}", PUSHES, WORKERS)
+    return program
+
+
+def sound(program: Program) -> Any:
+    optimizer = OptimizerConfig(kind="sgd", learning_rate=1.0)
+    return program.add("server", ParameterServer, optimizer=optimizer, total_steps=1)
+
+
+@pytest.mark.parametrize("on", ["simulation", "local", "ray"])
+def test_every_gradient_takes_effect_once(on: str, perform: Any, tmp_path: Path) -> None:
+    outcome = perform(build(tmp_path, sound), on, total_steps=WORKERS)
+    assert outcome.summary["exit_reason"] == "total_steps", outcome.error
+    assert outcome.summary["updates"] == PUSHES * WORKERS
+    for index in range(WORKERS):
+        assert [applied for _, _, applied in read(tmp_path / f"pushed-{index}")] == [*range(1, PUSHES + 1)]
+
+
+@pytest.mark.parametrize("faults", [("lose worker.server.push at 0.05", "lose worker.server.push at 0.1")])
+def test_lost_replies_change_nothing(faults: tuple[str, ...], perform: Any, tmp_path: Path) -> None:
+    outcome = perform(build(tmp_path, sound), "simulation", faults, total_steps=WORKERS)
+    assert outcome.summary["updates"] == PUSHES * WORKERS
+    assert outcome.summary["wall_seconds"] > 1.0, "the faults did not strike"
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_a_server_that_dies_before_it_answers(how: str, perform: Any, tmp_path: Path) -> None:
+    """The gradient is in the checkpoint that the server comes back from, and the call is delivered again."""
+
+    def fragile(program: Program) -> Any:
+        once = tmp_path / "server.crashed"
+        return program.add("server", FragileServer.fragile, crash_at=(20, how), once=once, restarts=1)
+
+    outcome = perform(build(tmp_path, fragile), "local", total_steps=WORKERS, checkpoint_every=0.2)
+    assert outcome.summary["exit_reason"] == "total_steps", outcome.error
+    assert outcome.summary["restarts"] == 1
+    assert outcome.summary["dropped"] == {"repeated_gradients": 1}
+    journals = [read(tmp_path / f"pushed-{index}") for index in range(WORKERS)]
+    assert {epoch for journal in journals for _, epoch, _ in journal} == {0, 1}
+    for journal in journals:
+        assert [number for number, _, _ in journal] == [*range(1, PUSHES + 1)]
+        for (_, before, old), (_, epoch, new) in pairwise(journal):
+            # What was applied after the checkpoint went with that life; nothing is ever there twice.
+            assert new == old + 1 if epoch == before else new <= old + 1

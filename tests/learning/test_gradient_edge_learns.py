@@ -1,0 +1,21 @@
+"""Workers that share parameters learn, in lock-step and without. Simulated, so that every run is the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from thespis import train
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("name", "lag"), [("a2c", 0), ("a3c", 3)])
+def test_cartpole_is_solved(name: str, lag: int, tmp_path: Path) -> None:
+    run = train(name, env="CartPole-v1", on="simulation", stop_at_return=475, eval_every=0.0, run_dir=tmp_path / "run",
+                quiet=True)  # fmt: skip
+    told = run.summary
+    assert told["exit_reason"] == "return_reached"
+    assert told["env_steps"] <= 300_000
+    assert told["eval_return_mean"] >= 475
+    assert told["lag"]["mean"] == pytest.approx(lag, abs=0.1), "four workers alike: three updates by others in between"

@@ -1,0 +1,62 @@
+"""A block of memory that several processes of one machine map: named arrays, one after the other.
+
+It is a memfd of the process that made it, opened by the others through /proc: it has no name in any file system, and
+the kernel takes it back with the last process that maps it, however that ended.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from thespis.sealed import aligned
+from thespis.types import Array
+
+Plan = list[tuple[str, str, int]]
+"""Name, numpy type and length of each array."""
+
+
+class Place(NamedTuple):
+    """Where a block is, and what is in it."""
+
+    process: int
+    descriptor: int
+    plan: Plan
+
+
+class Block:
+    """The arrays of a block that this process made. It lives until `close`, or until the process ends."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._descriptor = os.memfd_create("thespis-parameters")
+        os.ftruncate(self._descriptor, _size(plan))
+        self.place = Place(os.getpid(), self._descriptor, plan)
+        self.arrays = _map(self._descriptor, plan)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def attach(place: Place) -> dict[str, Array]:
+    """The arrays of another process's block, the very same memory."""
+    descriptor = os.open(f"/proc/{place.process}/fd/{place.descriptor}", os.O_RDWR)
+    try:
+        return _map(descriptor, place.plan)
+    finally:
+        os.close(descriptor)
+
+
+def _map(descriptor: int, plan: Plan) -> dict[str, Array]:
+    memory = mmap.mmap(descriptor, _size(plan))
+    arrays, start = {}, 0
+    for name, kind, length in plan:
+        arrays[name] = np.frombuffer(memory, kind, length, start)
+        start += aligned(arrays[name].nbytes)
+    return arrays
+
+
+def _size(plan: Plan) -> int:
+    return sum(aligned(np.dtype(kind).itemsize * length) for _, kind, length in plan)
