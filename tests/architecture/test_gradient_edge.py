@@ -191,8 +191,9 @@ def test_hogwild_is_refused_where_no_memory_is_shared(stage: Any) -> None:
 def test_nothing_of_hogwild_is_left_when_the_parent_is_killed(stage: Any) -> None:
     """The stage looks for processes and shared memory afterwards."""
     process = stage.start("train", "a3c", "--hogwild", "--run-dir", stage.run, "--actors", 2, "--envs-per-actor", 2,
-                          "--eval-episodes", 0, "--checkpoint-every", 0.2, "--total-steps", 10_000_000)  # fmt: skip
-    until(lambda: list(stage.run.glob("checkpoints/update-*")))
+                          "--eval-episodes", 0, "--report-every", 0.1, "--total-steps", 10_000_000)  # fmt: skip
+    metrics = stage.run / "metrics.jsonl"
+    until(lambda: metrics.exists() and "train/" in metrics.read_text())
     process.kill()
 
 
