@@ -256,7 +256,7 @@ class RaySupervisor(Supervisor):
     async def _reserve(self) -> None:
         """Have the cluster keep room for every process, or say what is missing."""
         for strategy in ("STRICT_SPREAD", "PACK", "SPREAD"):  # the hardest to please comes first
-            plans = [plan for plan in self._plans if plan.strategy == strategy]
+            plans = [plan for plan in self._plans if plan.strategy == strategy and plan.resources]
             if not plans:
                 continue
             group = placement_group([plan.resources for plan in plans], strategy=strategy)
@@ -268,20 +268,21 @@ class RaySupervisor(Supervisor):
         if not all(await asyncio.gather(*waits)):
             raise ThespisError(
                 f"the cluster has no room within {limit:g} s: "
-                + "; ".join(plan.demand for plan in self._plans)
+                + "; ".join(plan.demand for plan in self._plans if plan.resources)
                 + f". {_supply()}. Ask for less (--actors, --actors-per-node) or add nodes"
             )
 
     # -- processes --------------------------------------------------------------------------------
 
     def _start(self, home: str, restore: Path | None) -> None:
-        group, index = self._slots[home]
+        # What needs nothing goes anywhere.
+        where = PlacementGroupSchedulingStrategy(*self._slots[home]) if home in self._slots else "SPREAD"
         specs = self._program.processes[home]
         handle = RayHost.options(  # type: ignore[attr-defined]
             num_cpus=max(spec.cpus for spec in specs),
             num_gpus=max(spec.gpus for spec in specs),
             runtime_env={"env_vars": {**ENVIRONMENT, **_given()}},
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
+            scheduling_strategy=where,
         ).remote(home, self._session.cfg.env_timeout)
         member = self._actors[home] = RayMember(home, handle, self._plan(home, restore))
         member.tended = asyncio.get_running_loop().create_task(self._tend(member))
@@ -442,8 +443,7 @@ class Bundle:
 
     @property
     def resources(self) -> dict[str, float]:
-        # Ray refuses a bundle of nothing.
-        return {"CPU": self.cpus or 0.001, **({"GPU": self.gpus} if self.gpus else {})}
+        return {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount}
 
     @property
     def demand(self) -> str:
