@@ -211,6 +211,26 @@ def test_a_killed_shard_on_processes(stage: Any) -> None:
     assert (told["exit_reason"], told["restarts"]) == ("total_steps", 1) and saved
 
 
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("backups", [0, 1])
+def test_a_paused_worker(backups: int, stage: Any) -> None:
+    """A barrier waits for it and says so; with a backup worker nobody waits."""
+    process = stage.start("train", "a2c", "--run-dir", stage.run, "--actors", 3, "--envs-per-actor", 2, "--backups",
+                          backups, "--eval-episodes", 0, "--report-every", 0.1, "--stall-timeout", 4,
+                          "--total-steps", 10_000_000)  # fmt: skip
+    metrics = stage.run / "metrics.jsonl"
+    until(lambda: metrics.exists() and "train/" in metrics.read_text())
+    os.kill(json.loads((stage.run / "topology.json").read_text())["pids"]["worker-1"], signal.SIGSTOP)
+    if backups:
+        rows = len(metrics.read_text().splitlines()) + 60  # longer than the barrier would wait
+        until(lambda: process.poll() is not None or len(metrics.read_text().splitlines()) > rows)
+        process.terminate()
+    _, err = process.communicate(timeout=60)
+    told = Trained(stage.run).summary
+    assert told["exit_reason"] == ("interrupted" if backups else "stalled"), err
+    assert backups or "server 0 waits for a gradient of worker 1" in err
+
+
 def test_half_precision_halves_the_bytes_of_a_push(stage: Any) -> None:
     sizes = []
     for dtype in ("float32", "float16", "bfloat16"):

@@ -153,7 +153,12 @@ class ParameterServer:
         if len(self._pending) == self._quorum:
             self._apply()
             return None
-        return self._round if self._mode == "sync" else None
+        if self._mode != "sync":
+            return None
+        there = {pending.stamp.worker for pending in self._pending}
+        missing = sorted(set(self._clocks) - there)
+        self._ctx.waiting = f"a gradient of worker {', '.join(map(str, missing))}"
+        return self._round
 
     def _supersede(self, worker: int) -> None:
         """What a worker that died had handed in for this version gives way to what its next life hands in."""
@@ -169,6 +174,7 @@ class ParameterServer:
         """One update: the weighted average of what is pending."""
         assert self._values is not None and self._optimizer is not None
         pending, self._pending = self._pending, []
+        self._ctx.waiting = None
         if self._mode == "sync":
             pending.sort(key=lambda each: each.stamp.worker)  # who was first must not change the last bits
         behind = sum(each.behind for each in pending) / len(pending)
