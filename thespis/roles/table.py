@@ -34,6 +34,7 @@ class ReplayTable:
     """
 
     EDGES: ClassVar = {"insert": "experience", "sample": "experience", "prioritise": "experience"}
+    HOLDS: ClassVar = "replay/inserted"  # what came in since its checkpoint is counted as dropped when it is restarted
 
     def __init__(
         self,

@@ -157,6 +157,12 @@ class Monitor:
         self.restarts[role] = self.restarts.get(role, 0) + 1
         self.waiting.pop((role, index), None)
 
+    def lost(self, name: str, number: int) -> None:
+        """Count what was in a role's memory and in no checkpoint, under the name it was counted by when it came in."""
+        if number:
+            name = f"dropped/{name}"
+            self.counters[name] = self.counters.get(name, 0) + number
+
     def row(self, now: float) -> dict[str, float]:
         """One row of metrics over the time since the previous row; a metric without data is left out."""
         interval, end = self._open, self.elapsed(now)

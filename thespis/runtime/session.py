@@ -102,6 +102,14 @@ class Session:
         lost = getattr(spec.kind, "LOST", None)
         self.monitor.restarted(spec.role, spec.index, lost)
 
+    def reverted(self, spec: RoleSpec, checkpoint: Path | None) -> None:
+        """Count what a role had taken in since the checkpoint from which its next life goes on."""
+        held = getattr(spec.kind, "HOLDS", None)
+        if held is None:
+            return
+        then = read_meta(checkpoint)["monitor"]["counters"].get(held, 0) if checkpoint is not None else 0
+        self.monitor.lost(held, self.monitor.counters.get(held, 0) - then)
+
     def came_up(self, now: float) -> None:
         """A process has built its roles: nobody can be expected to have learned before."""
         self._last_update = (self.monitor.updates, now)

@@ -228,7 +228,10 @@ class Simulation:
         self._loop.call_later(_RESTART_SECONDS, self._revive, home)
 
     def _revive(self, home: str) -> None:
-        self._build(home, self._session.checkpoints.newest_valid().path)
+        restore = self._session.checkpoints.newest_valid().path
+        for spec in self._program.processes[home]:
+            self._session.reverted(spec, restore)
+        self._build(home, restore)
 
     def _bury(self, key: Key) -> None:
         life = self._lives.pop(key)

@@ -231,6 +231,8 @@ class Supervisor:
                 self._session.log(f"skipped {skipped}")
             restore = found.path
             self._session.log(f"{home} resumes from {restore.name}" if restore else f"{home} has no checkpoint yet")
+        for spec in self._program.processes[home]:
+            self._session.reverted(spec, restore)
         try:
             self._start(home, restore)
             self._session.topology(self._places())
