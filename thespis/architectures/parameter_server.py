@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from thespis import roles
+from thespis.architectures.values import ValueExperiment
 from thespis.config import Experiment, NetworkConfig, OptimizerConfig, RewardConfig
 from thespis.errors import ThespisError
 from thespis.program import Handle, Program
@@ -119,7 +120,7 @@ def build_worker(ctx: Context, cfg: Workers, *edges: Any) -> roles.Learner:
     return acting_learner(ctx, cfg, made, exchange)
 
 
-def build_evaluator(ctx: Context, cfg: Workers, *pulls: Any) -> roles.Evaluator:
+def build_evaluator(ctx: Context, cfg: Workers | ValueExperiment, *pulls: Any) -> roles.Evaluator:
     from thespis.architectures.parts import environments, pulling_policy
 
     return roles.Evaluator(
@@ -131,7 +132,7 @@ def build_evaluator(ctx: Context, cfg: Workers, *pulls: Any) -> roles.Evaluator:
     )
 
 
-def add_evaluator(p: Program, cfg: Workers, servers: list[Handle]) -> None:
+def add_evaluator(p: Program, cfg: Workers | ValueExperiment, servers: list[Handle]) -> None:
     if cfg.eval_episodes:
         p.add("evaluator", build_evaluator, cfg, *(server.edge("pull") for server in servers), cpus=0, restarts=3)
 
