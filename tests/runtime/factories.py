@@ -83,3 +83,24 @@ def fails_for_sixteen() -> gym.Env[Any, Any]:
 def endless() -> gym.Env[Any, Any]:
     """Episodes that take a long time to end, for an evaluation that lasts."""
     return Chain(length=10_000_000)
+
+
+class _Loud(gym.Wrapper[Any, Any, Any, Any]):
+    """Pays a thousand times as much for a while. Whichever of all environments gets there first, and none besides."""
+
+    _steps = 0
+    _from: int | None = None
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._steps += 1
+        once = Path(os.environ["ONCE"])
+        if self._steps == int(os.environ["LOUD_FROM"]) and not once.exists():
+            once.touch()
+            self._from = self._steps
+        loud = self._from is not None and self._steps < self._from + int(os.environ["LOUD_STEPS"])
+        return obs, float(reward) * (1000.0 if loud else 1.0), terminated, truncated, info
+
+
+def loud() -> gym.Env[Any, Any]:
+    return _Loud(gym.make("CartPole-v1"))
