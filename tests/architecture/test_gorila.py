@@ -116,20 +116,22 @@ def test_a_resumed_run_goes_on_from_servers_and_replays(on: str, stage: Any) -> 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("mode", "fault"),
+    ("mode", "fault", "restarts"),
     [
-        ("bundled", "kill learner 0 at 0.15"),
-        ("bundled", "kill actor 1 at 0.1"),
-        ("bundled", "kill server 1 at 0.15"),
-        ("global", "kill replay 0 at 0.15"),
-        ("global", "lose learner.server.push at 0.1"),
+        ("bundled", "kill learner 0 at 0.15", 3),  # the roles of a bundle go together
+        ("bundled", "kill actor 1 at 0.1", 3),
+        ("bundled", "kill server 1 at 0.15", 1),
+        ("global", "kill replay 0 at 0.15", 1),
+        ("global", "lose learner.server.push at 0.1", 0),
     ],
 )
-def test_training_goes_on_after(mode: str, fault: str, stage: Any) -> None:
+def test_training_goes_on_after(mode: str, fault: str, restarts: int, stage: Any) -> None:
+    # Long enough for whoever was killed to be back before the end.
     settings = {**SMALL, "replay_mode": mode, "shards": 2, "faults": (fault,), "checkpoint_every": 0.1}
+    settings["total_steps"] = 5000
     run = train("gorila", on="simulation", run_dir=stage.run, quiet=True, **settings)
     assert run.summary["exit_reason"] == "total_steps"
-    assert run.summary["restarts"] == ("kill" in fault)
+    assert run.summary["restarts"] == restarts
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
 
@@ -143,7 +145,7 @@ def test_a_killed_bundle_on_processes(stage: Any) -> None:
     out, err = process.communicate(timeout=80)
     assert process.returncode == 0, out + err
     told = Trained(stage.run).summary
-    assert (told["exit_reason"], told["restarts"]) == ("total_steps", 1)
+    assert (told["exit_reason"], told["restarts"]) == ("total_steps", 3)
     assert all(saved["inserted"] > 1000 for saved in counts(stage.run, "replay"))
 
 
