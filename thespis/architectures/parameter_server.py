@@ -125,7 +125,18 @@ class Config(Workers):
         )
 
 
-PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": {"total_steps": 300_000}}  # the learning rate anneals over it
+PRESETS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 300_000,  # the learning rate anneals over it
+        "dqn": {  # as for DQN; 60,000 steps are enough for it
+            "batch": 64,
+            "n_step": 10,
+            "target_period": 50,
+            "replay": {"capacity": 20_000, "warm_up": 500},
+            "network": {"hidden": [256, 256]},
+        },
+    }
+}
 
 
 def build_worker(ctx: Context, cfg: Workers, *edges: Any) -> roles.Learner:
