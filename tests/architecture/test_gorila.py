@@ -149,10 +149,6 @@ def test_a_killed_bundle_on_processes(stage: Any) -> None:
     assert all(saved["inserted"] > 1000 for saved in counts(stage.run, "replay"))
 
 
-FILTERS: dict[str, Any] = {"outlier_memory": 500, "outlier_deviations": 3.0}
-NO_FILTERS: dict[str, Any] = {"max_delay": None, "outlier_deviations": None}
-
-
 def norm(run: Trained) -> float:
     return float(np.sqrt(sum(float((value**2).sum()) for value in run.policy.network.state_dict().values())))
 
@@ -161,25 +157,28 @@ def norm(run: Trained) -> float:
 def test_rewards_gone_wrong_in_one_bundle_harm_nobody_with_the_filters(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One environment pays a thousandfold for 20 steps; every batch with one of them in it is an outlier."""
+    """One environment of one bundle pays a thousandfold for five steps, and nothing else bounds what that does."""
     monkeypatch.syspath_prepend(str(HERE.parent / "runtime"))
-    monkeypatch.setenv("LOUD_FROM", "1400")
+    monkeypatch.setenv("LOUD_FROM", "2000")
     same: dict[str, Any] = {
-        **SMALL, "env": "factories::loud", "on": "simulation", "quiet": True, "envs_per_actor": 4, "batch": 32,
-        "n_step": 5, "total_steps": 16_000, "epsilon_steps": 4000, "reward": {"kind": "scale", "scale": 0.1},
-        "replay": {"warm_up": 200, "samples_per_insert": 4.0, "capacity": 400}, "network": {"hidden": [64, 64]},
-        "optimizer": {"kind": "rmsprop", "learning_rate": 1e-3, "epsilon": 1e-5}, "target_period": 100,
+        "env": "factories::signs", "on": "simulation", "quiet": True, "actors": 2, "envs_per_actor": 4, "batch": 32,
+        "n_step": 1, "discount": 0.5, "total_steps": 17_000, "eval_episodes": 20, "eval_every": 0.0,
+        "replay": {"warm_up": 50, "samples_per_insert": 2.0, "capacity": 100}, "network": {"hidden": [32]},
+        "target_period": 20, "epsilon_steps": 2000, "huber": 1e3, "outlier_memory": 450, "outlier_deviations": 3.0,
+        "optimizer": {"kind": "sgd", "learning_rate": 0.1, "clip": 0.0},
     }  # fmt: skip
+    bare = {"max_delay": None, "outlier_deviations": None}
     runs = {}
-    for name, loud, filters in (("clean", 0, FILTERS), ("filtered", 20, FILTERS), ("bare", 20, NO_FILTERS)):
+    for name, loud, filters in (("clean", 0, {}), ("filtered", 5, {}), ("bare", 5, bare)):
         monkeypatch.setenv("ONCE", str(stage.path / f"once-{name}"))
         monkeypatch.setenv("LOUD_STEPS", str(loud))
         runs[name] = train("gorila", run_dir=stage.path / name, **{**same, **filters})
         assert (stage.path / f"once-{name}").exists()
     dropped = {name: run.summary["dropped"].get("outlier_batches", 0) for name, run in runs.items()}
-    assert dropped["filtered"] > dropped["clean"] + 20 and not dropped["bare"]
-    assert norm(runs["filtered"]) < 1.2 * norm(runs["clean"])
-    assert norm(runs["bare"]) > 1.5 * norm(runs["clean"])
+    assert dropped["filtered"] > dropped["clean"] and not dropped["bare"]
+    returns = {name: run.summary["eval_return_mean"] for name, run in runs.items()}
+    assert norm(runs["filtered"]) < 1.2 * norm(runs["clean"]) and returns["filtered"] > 9.0
+    assert norm(runs["bare"]) > 10 * norm(runs["clean"]) and returns["bare"] < 7.0, "of ten; half are right by chance"
 
 
 PS_CASES: list[dict[str, Any]] = [

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
 
 from thespis.envs.toys import Chain, Faulty
 
@@ -85,22 +87,35 @@ def endless() -> gym.Env[Any, Any]:
     return Chain(length=10_000_000)
 
 
-class _Loud(gym.Wrapper[Any, Any, Any, Any]):
-    """Pays a thousand times as much for a while. Whichever of all environments gets there first, and none besides."""
+class _Signs(gym.Env[Any, Any]):
+    """Ten questions: is the first number positive? A right answer pays 1, and for a while a thousand times as much.
 
-    _steps = 0
-    _from: int | None = None
+    Only to the environment that gets to LOUD_FROM steps before all others, and only for the next LOUD_STEPS.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = Discrete(2)
+        self._steps, self._loud = 0, range(0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return self._ask(), {}
 
     def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = self.env.step(action)
         self._steps += 1
-        once = Path(os.environ["ONCE"])
-        if self._steps == int(os.environ["LOUD_FROM"]) and not once.exists():
+        once, start = Path(os.environ["ONCE"]), int(os.environ["LOUD_FROM"])
+        if self._steps == start and not once.exists():
             once.touch()
-            self._from = self._steps
-        loud = self._from is not None and self._steps < self._from + int(os.environ["LOUD_STEPS"])
-        return obs, float(reward) * (1000.0 if loud else 1.0), terminated, truncated, info
+            self._loud = range(start, start + int(os.environ["LOUD_STEPS"]))
+        right = int(action) == int(self._obs[0] > 0)
+        reward = float(right) * (1000.0 if self._steps in self._loud else 1.0)
+        return self._ask(), reward, self._steps % 10 == 0, False, {}
+
+    def _ask(self) -> Any:
+        self._obs = self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
+        return self._obs
 
 
-def loud() -> gym.Env[Any, Any]:
-    return _Loud(gym.make("CartPole-v1"))
+def signs() -> gym.Env[Any, Any]:
+    return _Signs()
