@@ -1,4 +1,4 @@
-"""DQN and Ape-X learn what they should. Simulated, so that every run is the same run."""
+"""DQN and Gorila learn what they should. Simulated, so that every run is the same run."""
 
 from __future__ import annotations
 
