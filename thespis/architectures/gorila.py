@@ -18,6 +18,7 @@ from thespis.experience.limiters import SamplesPerInsert
 from thespis.program import Handle, Program
 
 if TYPE_CHECKING:
+    from thespis.roles.learner import Update
     from thespis.runtime.context import Context
 
 __all__ = ["PRESETS", "Config", "program", "refuse"]
@@ -108,7 +109,7 @@ def build_learner(ctx: Context, cfg: Config, sample: Any, prioritise: Any, *edge
     made, clip, dtype = worker_network(ctx, cfg), cfg.optimizer.clip, cfg.gradient_dtype
     exchange = PushPull(ctx, made, edges[::2], edges[1::2], clip=clip, dtype=dtype, by_steps=False)
     # The answer to a push has the servers' parameters, so a copy made after one is a copy of these.
-    update: Any = DQNUpdate(made, cfg, lambda: exchange.version.update // cfg.shards)
+    update: Update = DQNUpdate(made, cfg, lambda: exchange.version.update // cfg.shards)
     if cfg.outlier_deviations is not None:
         update = OutlierFilter(update, cfg.outlier_deviations, cfg.outlier_memory)
     source = Draws(ctx, sample, cfg.batch, cfg.batches_per_draw, prioritise, cfg.sharers)
