@@ -82,7 +82,8 @@ class TrainedPolicy:
             raise ThespisError(f"{checkpoint} holds no weights, so no policy")
         self.checkpoint = checkpoint
         spaces = describe(resolve(cfg.env))
-        self.network = network(cfg.network, spaces, seed=0)  # type: ignore[attr-defined]
+        chosen = getattr(cfg, "policy_network", None) or cfg.network  # type: ignore[attr-defined]
+        self.network = network(chosen, spaces, seed=0)
         """The trained network itself, a torch module."""
         self._stepper = self.stepper(cfg.seed)
         self._stepper.load(weights)

@@ -1,4 +1,4 @@
-"""DQN and Ape-X learn what they should. Simulated, so that every run is the same run."""
+"""DQN and Gorila learn what they should. Simulated, so that every run is the same run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "on": "simulation", "eval_epis
 
 
 @pytest.mark.timeout(120)
-def test_dqn_solves_cartpole(tmp_path: Path) -> None:
-    summary = train("dqn", run_dir=tmp_path / "run", quiet=True, **CARTPOLE).summary
-    assert summary["env_steps"] <= 51_000
+@pytest.mark.parametrize(("name", "steps"), [("dqn", 51_000), ("gorila", 61_000)])
+def test_cartpole_is_solved(name: str, steps: int, tmp_path: Path) -> None:
+    summary = train(name, run_dir=tmp_path / "run", quiet=True, **CARTPOLE).summary
+    assert summary["env_steps"] <= steps
     assert summary["eval_return_mean"] >= 475

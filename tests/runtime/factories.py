@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
 
 from thespis.envs.toys import Chain, Faulty
 
@@ -83,3 +85,37 @@ def fails_for_sixteen() -> gym.Env[Any, Any]:
 def endless() -> gym.Env[Any, Any]:
     """Episodes that take a long time to end, for an evaluation that lasts."""
     return Chain(length=10_000_000)
+
+
+class _Signs(gym.Env[Any, Any]):
+    """Ten questions: is the first number positive? A right answer pays 1, and for a while a thousand times as much.
+
+    Only to the environment that gets to LOUD_FROM steps before all others, and only for the next LOUD_STEPS.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = Discrete(2)
+        self._steps, self._loud = 0, range(0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return self._ask(), {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        once, start = Path(os.environ["ONCE"]), int(os.environ["LOUD_FROM"])
+        if self._steps == start and not once.exists():
+            once.touch()
+            self._loud = range(start, start + int(os.environ["LOUD_STEPS"]))
+        right = int(action) == int(self._obs[0] > 0)
+        reward = float(right) * (1000.0 if self._steps in self._loud else 1.0)
+        return self._ask(), reward, self._steps % 10 == 0, False, {}
+
+    def _ask(self) -> Any:
+        self._obs = self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
+        return self._obs
+
+
+def signs() -> gym.Env[Any, Any]:
+    return _Signs()

@@ -125,6 +125,19 @@ def test_the_target_stands_still_until_its_period_is_over_and_is_saved() -> None
         np.testing.assert_array_equal(each.state()["target/advantage.weight"], each.weights()["advantage.weight"])
 
 
+def test_the_period_can_be_counted_in_updates_that_others_make() -> None:
+    made, counted = network(), [4, 9, 8, 11, 29]
+    update = DQNUpdate(made, Settings(target_period=10), counted.copy().__iter__().__next__)
+    copied = []
+    for number in range(len(counted)):
+        load_weights(made, export_weights(network(number)))
+        update.observe(transitions())
+        same = update.state()["target/advantage.weight"] == update.weights()["advantage.weight"]
+        copied.append(bool(same.all()))
+    # 8: a server was restored to an earlier update. The last passes two periods at once, and is one copy.
+    assert copied == [True, False, False, True, True], "network 0 is what the target was made of"
+
+
 def test_a_loss_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NonFiniteLoss):
         DQNUpdate(network(), Settings()).gradients(transitions(rewards=np.full(8, np.nan, np.float32)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -51,10 +52,13 @@ class DQNUpdate:
     `priorities`, for whoever samples by it.
     """
 
-    def __init__(self, network: PolicyNetwork, cfg: DQNSettings) -> None:
+    def __init__(
+        self, network: PolicyNetwork, cfg: DQNSettings, count_updates: Callable[[], int] | None = None
+    ) -> None:
+        """`count_updates`: all updates of the network's parameters so far, where others make some of them as well."""
         self.network = network
         self.parameters = list(network.parameters())
-        self._cfg = cfg
+        self._cfg, self._count_updates = cfg, count_updates
         self._target = copy.deepcopy(network)
         self._updates = 0
 
@@ -89,8 +93,9 @@ class DQNUpdate:
         """An update was applied: feed the running normalisation, and copy the target when its time has come."""
         if isinstance(self.network, Agent):
             self.network.observe(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))
-        self._updates += 1
-        if self._updates % self._cfg.target_period == 0:
+        before = self._updates
+        self._updates = before + 1 if self._count_updates is None else self._count_updates()
+        if self._updates // self._cfg.target_period > before // self._cfg.target_period:
             self._copy_target()
 
     def weights(self) -> dict[str, Array]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from thespis import roles
-from thespis.architectures.values import ValueExperiment, exploring_actor, refuse, value_program
+from thespis.architectures.values import OneLearner, exploring_actor, refuse, value_program
 from thespis.config import QNetworkConfig, ReplayConfig
 from thespis.program import Program
 
@@ -22,7 +22,7 @@ __all__ = ["PRESETS", "Config", "program", "refuse"]
 
 
 @dataclass(frozen=True)
-class Config(ValueExperiment):
+class Config(OneLearner):
     """Ape-X DQN. The defaults are for small control tasks; Atari ids take the paper's settings instead."""
 
     actors: int = 2
@@ -75,8 +75,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build_actor(ctx: Context, cfg: Config, insert: Any, pull: Any) -> roles.Actor:
+    from thespis.architectures.parts import local_policy
+
     ladder = cfg.ladder(ctx.identity.index)
-    return exploring_actor(ctx, cfg, lambda steps: ladder, insert, pull)
+    return exploring_actor(ctx, cfg, lambda steps: ladder, insert, local_policy(ctx, cfg, pull))
 
 
 def program(cfg: Config) -> Program:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thespis import roles
-from thespis.architectures.values import ValueExperiment, exploring_actor, refuse, value_program
+from thespis.architectures.values import Exploring, OneLearner, exploring_actor, refuse, value_program
 from thespis.program import Program
 
 if TYPE_CHECKING:
@@ -19,20 +19,8 @@ __all__ = ["PRESETS", "Config", "program", "refuse"]
 
 
 @dataclass(frozen=True)
-class Config(ValueExperiment):
+class Config(Exploring, OneLearner):
     """DQN. The defaults solve small control tasks in seconds; Atari ids take the paper's settings instead."""
-
-    epsilon_start: float = 1.0
-    """Share of random actions at first (paper)."""
-    epsilon_end: float = 0.04
-    """Share of random actions from --epsilon-steps on (paper: 0.1)."""
-    epsilon_steps: int = 8_000
-    """Environment steps of all actors over which the share falls (paper: 1,000,000)."""
-
-    def epsilon(self, steps: int) -> float:
-        """Share of random actions after all actors took `steps` steps."""
-        done = min(1.0, steps / max(1, self.epsilon_steps))
-        return self.epsilon_start + (self.epsilon_end - self.epsilon_start) * done
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -70,7 +58,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build_actor(ctx: Context, cfg: Config, insert: Any, pull: Any) -> roles.Actor:
-    return exploring_actor(ctx, cfg, cfg.epsilon, insert, pull)
+    from thespis.architectures.parts import local_policy
+
+    return exploring_actor(ctx, cfg, cfg.epsilon, insert, local_policy(ctx, cfg, pull))
 
 
 def program(cfg: Config) -> Program:

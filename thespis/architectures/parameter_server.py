@@ -5,15 +5,19 @@ worker xN --gradients--> server xS --parameters--> worker xN
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from thespis import roles
+from thespis.architectures.values import Exploring, QLearning, ValueExperiment
+from thespis.architectures.values import refuse as refuse_values
 from thespis.config import Experiment, NetworkConfig, OptimizerConfig, RewardConfig
 from thespis.errors import ThespisError
 from thespis.program import Handle, Program
 
 if TYPE_CHECKING:
+    from thespis.architectures import gorila
+    from thespis.envs.spaces import Spaces
     from thespis.runtime.context import Context
 
 
@@ -70,11 +74,17 @@ class Workers(Experiment):
 
 
 @dataclass(frozen=True)
+class WorkerDQN(Exploring, QLearning):
+    """--algorithm dqn: each worker's replay and Q-learning, with a network of action values for the one above."""
+
+
+@dataclass(frozen=True)
 class Config(Workers):
     """Workers and parameter servers. The mode says when gradients take effect and what becomes of late ones."""
 
-    algorithm: Literal["a2c", "vtrace"] = "a2c"
-    """a2c: n-step returns, on-policy. vtrace: a worker acts on while its gradient is under way, and corrects it."""
+    algorithm: Literal["a2c", "vtrace", "dqn"] = "a2c"
+    """a2c: n-step returns, on-policy. vtrace: a worker acts on while its gradient is under way, and corrects it.
+    dqn: a worker is an actor, a replay of its own, and a learner (--dqn.*)."""
     mode: Literal["async", "sync", "stale", "softsync"] = "async"
     """async: apply each as it comes. sync: wait for all. stale: bound the age. softsync: average every few."""
     backups: int = 0
@@ -87,6 +97,7 @@ class Config(Workers):
     """stale: refuse gradients that are too old, or let fast workers wait for the slowest."""
     staleness_aware: bool = False
     """Divide the learning rate by the staleness of each gradient (Zhang et al., 2015)."""
+    dqn: WorkerDQN = field(default_factory=WorkerDQN)
 
     @property
     def correction(self) -> bool:
@@ -97,8 +108,35 @@ class Config(Workers):
         """Gradients per update."""
         return {"sync": self.actors - self.backups, "softsync": self.average}.get(self.mode, 1)
 
+    @property
+    def policy_network(self) -> NetworkConfig:
+        """The settings of the network that is trained."""
+        return self.dqn.network if self.algorithm == "dqn" else self.network
 
-PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": {"total_steps": 300_000}}  # the learning rate anneals over it
+    @property
+    def bundles(self) -> gorila.Config:
+        """The workers of --algorithm dqn are Gorila's bundles, without its filters: here the mode decides."""
+        from thespis.architectures import gorila  # it builds on this file
+
+        shared = [part.name for part in fields(Experiment)]
+        shared += ["unroll_length", "discount", "shards", "gradient_dtype", "reward", "optimizer"]
+        return gorila.Config(
+            **{name: getattr(self, name) for name in shared}, **vars(self.dqn), max_delay=None, outlier_deviations=None
+        )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {
+        "total_steps": 300_000,  # the learning rate anneals over it
+        "dqn": {  # as for DQN; 60,000 steps are enough for it
+            "batch": 64,
+            "n_step": 10,
+            "target_period": 50,
+            "replay": {"capacity": 20_000, "warm_up": 500},
+            "network": {"hidden": [256, 256]},
+        },
+    }
+}
 
 
 def build_worker(ctx: Context, cfg: Workers, *edges: Any) -> roles.Learner:
@@ -119,7 +157,7 @@ def build_worker(ctx: Context, cfg: Workers, *edges: Any) -> roles.Learner:
     return acting_learner(ctx, cfg, made, exchange)
 
 
-def build_evaluator(ctx: Context, cfg: Workers, *pulls: Any) -> roles.Evaluator:
+def build_evaluator(ctx: Context, cfg: Workers | ValueExperiment, *pulls: Any) -> roles.Evaluator:
     from thespis.architectures.parts import environments, pulling_policy
 
     return roles.Evaluator(
@@ -131,7 +169,7 @@ def build_evaluator(ctx: Context, cfg: Workers, *pulls: Any) -> roles.Evaluator:
     )
 
 
-def add_evaluator(p: Program, cfg: Workers, servers: list[Handle]) -> None:
+def add_evaluator(p: Program, cfg: Workers | ValueExperiment, servers: list[Handle]) -> None:
     if cfg.eval_episodes:
         p.add("evaluator", build_evaluator, cfg, *(server.edge("pull") for server in servers), cpus=0, restarts=3)
 
@@ -143,6 +181,11 @@ def wire(p: Program, cfg: Workers, servers: list[Handle]) -> Program:
         p.add("worker", build_worker, cfg, *edges, restarts=3)
     add_evaluator(p, cfg, servers)
     return p
+
+
+def refuse(cfg: Config, spaces: Spaces) -> None:
+    if cfg.algorithm == "dqn":
+        refuse_values(cfg.bundles, spaces)
 
 
 def program(cfg: Config) -> Program:
@@ -162,4 +205,8 @@ def program(cfg: Config) -> Program:
         )
         for _ in range(cfg.shards)
     ]
+    if cfg.algorithm == "dqn":
+        from thespis.architectures import gorila
+
+        return gorila.wire(p, cfg.bundles, servers)
     return wire(p, cfg, servers)

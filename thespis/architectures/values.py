@@ -23,23 +23,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ValueExperiment(Experiment):
-    """Action values from a replay."""
+class QLearning:
+    """Q-learning from a replay."""
 
-    actors: int = 1
-    """How many actors step environments."""
-    envs_per_actor: int = 8
-    """Environments each actor steps side by side."""
-    unroll_length: int = 4
-    """Steps per unroll: an actor sends them, and takes newer weights, this often."""
     batch: int = 128
-    """Transitions per update."""
+    """Transitions per gradient."""
     batches_per_draw: int = 4
     """Batches that one call to the replay brings."""
-    publish_every: int = 4
-    """Updates between weights that actors can see."""
-    discount: float = 0.99
-    """Discount factor."""
     n_step: int = 3
     """Rewards summed before bootstrapping."""
     double: bool = True
@@ -49,17 +39,50 @@ class ValueExperiment(Experiment):
     target_period: int = 100
     """Updates between copies of the network to its target."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    reward: RewardConfig = field(default_factory=RewardConfig)
     network: QNetworkConfig = field(default_factory=QNetworkConfig)
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "batch", "batches_per_draw", "n_step", "target_period")
+        if self.network.lstm:
+            raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
+
+
+@dataclass(frozen=True)
+class Exploring:
+    """A share of random actions that falls."""
+
+    epsilon_start: float = 1.0
+    """Share of random actions at first (paper)."""
+    epsilon_end: float = 0.04
+    """Share of random actions from --epsilon-steps on (paper: 0.1)."""
+    epsilon_steps: int = 8_000
+    """Environment steps of all actors over which the share falls (paper: 1,000,000)."""
+
+    def epsilon(self, steps: int) -> float:
+        """Share of random actions after all actors took `steps` steps."""
+        done = min(1.0, steps / max(1, self.epsilon_steps))
+        return self.epsilon_start + (self.epsilon_end - self.epsilon_start) * done
+
+
+@dataclass(frozen=True)
+class ValueExperiment(QLearning, Experiment):
+    """Action values from a replay."""
+
+    actors: int = 1
+    """How many actors step environments."""
+    envs_per_actor: int = 8
+    """Environments each actor steps side by side."""
+    unroll_length: int = 4
+    """Steps per unroll: an actor sends them, and takes newer weights, this often."""
+    discount: float = 0.99
+    """Discount factor."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("unroll_length", "batch", "batches_per_draw", "publish_every", "n_step", "target_period"):
-            if getattr(self, name) < 1:
-                raise ThespisError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give at least 1")
-        if self.network.lstm:
-            raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
+        Experiment.__post_init__(self)
+        QLearning.__post_init__(self)
+        at_least_one(self, "unroll_length")
         if self.reward.normalize:
             raise ThespisError(
                 "rewards stay in the replay as they were stored, so --reward.normalize cannot be; scale them"
@@ -74,6 +97,24 @@ class ValueExperiment(Experiment):
     @property
     def sample_items(self) -> int:
         return self.batch * self.batches_per_draw
+
+
+@dataclass(frozen=True)
+class OneLearner(ValueExperiment):
+    """One learner that publishes its weights."""
+
+    publish_every: int = 4
+    """Updates between weights that actors can see."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "publish_every")
+
+
+def at_least_one(cfg: Any, *names: str) -> None:
+    for name in names:
+        if getattr(cfg, name) < 1:
+            raise ThespisError(f"--{name.replace('_', '-')} is {getattr(cfg, name)}; give at least 1")
 
 
 def refuse(cfg: ValueExperiment, spaces: Spaces) -> None:
@@ -92,24 +133,28 @@ def build_replay(ctx: Context, cfg: ValueExperiment, capacity: int, limiter: Sam
 
 
 def exploring_actor(
-    ctx: Context, cfg: ValueExperiment, epsilon: Callable[[int], float | Array], insert: Any, pull: Any
+    ctx: Context,
+    cfg: ValueExperiment,
+    epsilon: Callable[[int], float | Array],
+    insert: Any,
+    policy: roles.LocalPolicy,
 ) -> roles.Actor:
-    """An actor whose share of random actions is `epsilon` of the transitions that all actors have inserted."""
-    from thespis.architectures.parts import environments, stepper
+    """An actor whose share of random actions is `epsilon` of the transitions that its replay has from all actors."""
+    from thespis.architectures.parts import environments
     from thespis.experience.sources import Streamed
 
-    acts, inserts = stepper(ctx, cfg), Streamed(ctx, insert)
+    inserts = Streamed(ctx, insert)
     return roles.Actor(
         ctx,
         environments(ctx, cfg, cfg.envs_per_actor),
-        roles.LocalPolicy(ctx, acts, pull),
+        policy,
         inserts,
         cfg.unroll_length,
-        before_unroll=lambda: acts.explore(epsilon(inserts.inserted)),
+        before_unroll=lambda: policy.explore(epsilon(inserts.inserted)),
     )
 
 
-def build_learner(ctx: Context, cfg: ValueExperiment, sample: Any, prioritise: Any, publish: Any) -> roles.Learner:
+def build_learner(ctx: Context, cfg: OneLearner, sample: Any, prioritise: Any, publish: Any) -> roles.Learner:
     from thespis.algorithms.dqn import DQNUpdate
     from thespis.architectures.parts import learner_network
     from thespis.exchange.local import LocalExchange
@@ -133,7 +178,7 @@ def build_evaluator(ctx: Context, cfg: ValueExperiment, pull: Any) -> roles.Eval
     )
 
 
-def value_program(name: str, cfg: ValueExperiment, build_actor: Callable[..., roles.Actor]) -> Program:
+def value_program(name: str, cfg: OneLearner, build_actor: Callable[..., roles.Actor]) -> Program:
     """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`."""
     p = Program(name)
     band = SamplesPerInsert.of(cfg.replay, cfg.insert_items, cfg.sample_items)

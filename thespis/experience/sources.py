@@ -69,10 +69,17 @@ class Draws:
     """
 
     def __init__(
-        self, ctx: Context, sample: Draw, batch: int, batches: int, prioritise: Prioritise | None = None
+        self,
+        ctx: Context,
+        sample: Draw,
+        batch: int,
+        batches: int,
+        prioritise: Prioritise | None = None,
+        sharers: int = 1,
     ) -> None:
+        """`sharers`: how many learners draw from this replay; each counts its share of the steps in it."""
         self._ctx, self._sample, self._batch, self._items = ctx, sample, batch, batch * batches
-        self._prioritise = prioritise
+        self._prioritise, self._sharers = prioritise, sharers
         self._drawn: list[Transitions] = []
         self._next: asyncio.Task[Transitions] | None = None
         self._sent: asyncio.Task[None] | None = None
@@ -85,6 +92,7 @@ class Draws:
             self._next = self._ctx.ahead(self._sample(self._items))
             # Let the request leave before the learner's work blocks this process.
             await asyncio.sleep(0)
+            drawn.inserted //= self._sharers
             self._drawn = [drawn.part(start, start + self._batch) for start in range(0, self._items, self._batch)]
             self._drawn.reverse()
         return self._drawn.pop()

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Protocol
 
 from thespis.runtime.context import Context
-from thespis.types import Acted, Inputs, State, Version, Versioned
+from thespis.types import Acted, Array, Inputs, State, Version, Versioned
 
 if TYPE_CHECKING:
     from thespis.networks.acting import Stepper
@@ -39,6 +39,10 @@ class LocalPolicy:
         if newer is not None and (self._version is None or newer.version > self._version):
             self._stepper.load(newer.weights)
             self._version = newer.version
+
+    def explore(self, epsilon: float | Array) -> None:
+        """Set how often action values are not followed, for all environments or for each."""
+        self._stepper.explore(epsilon)
 
     async def act(self, inputs: Inputs, state: State, greedy: bool = False) -> Acted:
         async with self._ctx.work("inference", items=len(inputs.first)):
