@@ -6,7 +6,7 @@ actor xN --unroll--> replay --transitions--> learner --weights--> store --pull--
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from thespis import roles
 from thespis.config import Experiment, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ValueExperiment(Experiment):
     """Action values from a replay."""
+
+    RECURRENT: ClassVar = False  # whether the learner is given more than single transitions
 
     actors: int = 1
     """How many actors step environments."""
@@ -58,7 +60,7 @@ class ValueExperiment(Experiment):
         for name in ("unroll_length", "batch", "batches_per_draw", "publish_every", "n_step", "target_period"):
             if getattr(self, name) < 1:
                 raise ThespisError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give at least 1")
-        if self.network.lstm:
+        if self.network.lstm and not self.RECURRENT:
             raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
         if self.reward.normalize:
             raise ThespisError(
@@ -133,8 +135,14 @@ def build_evaluator(ctx: Context, cfg: ValueExperiment, pull: Any) -> roles.Eval
     )
 
 
-def value_program(name: str, cfg: ValueExperiment, build_actor: Callable[..., roles.Actor]) -> Program:
-    """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`."""
+def value_program(
+    name: str,
+    cfg: ValueExperiment,
+    build_actor: Callable[..., roles.Actor],
+    build_replay: Callable[..., roles.ReplayTable] = build_replay,
+    build_learner: Callable[..., roles.Learner] = build_learner,
+) -> Program:
+    """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`; perhaps more that is."""
     p = Program(name)
     band = SamplesPerInsert.of(cfg.replay, cfg.insert_items, cfg.sample_items)
     services: dict[str, Any] = {"process": "services", "near": "learner", "restarts": 3}
