@@ -64,7 +64,7 @@ def test_a_resumed_run_has_its_sequences_again(stage: Any) -> None:
     old = newest(stage.run)
     before = load_file(old / "replay-0.safetensors")
     counts = json.loads((old / "replay-0.json").read_text())
-    cfg = defaults("r2d2", None, {**SMALL, "on": "simulation", "total_steps": 1700, "keep": 5})
+    cfg = defaults("r2d2", None, {**SMALL, "on": "simulation", "total_steps": 2000, "keep": 5})
     launch("r2d2", cfg, resume=stage.run, quiet=True)
     after = load_file(newest(stage.run) / "replay-0.safetensors")
     later = json.loads((newest(stage.run) / "replay-0.json").read_text())
