@@ -59,6 +59,16 @@ def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
 
 
 @pytest.mark.timeout(60)
+def test_one_seed_gives_one_result(tmp_path: Path) -> None:
+    settings = {**SMALL, "on": "simulation", "total_steps": 600, "quiet": True}
+    digests = [train("r2d2", run_dir=tmp_path / name, **settings).summary["weights_sha256"] for name in "ab"]
+    assert digests[0] == digests[1]
+    assert (
+        train("r2d2", run_dir=tmp_path / "c", **{**settings, "state": "zero"}).summary["weights_sha256"] != digests[0]
+    )
+
+
+@pytest.mark.timeout(60)
 def test_a_resumed_run_has_its_sequences_again(stage: Any) -> None:
     train("r2d2", on="simulation", run_dir=stage.run, quiet=True, **SMALL)
     old = newest(stage.run)
@@ -86,7 +96,8 @@ def test_a_resumed_run_has_its_sequences_again(stage: Any) -> None:
         ("--env Pendulum-v1", "need Discrete actions"),
         ("--burn-in 11", "some steps would never be learned from; give it at least 21"),
         ("--burn-in -1", "--burn-in cannot be negative"),
-        ("--replay.capacity 500", "--replay.capacity 500 steps cannot hold"),
+        ("--replay.capacity 500", "a replay of 500 steps cannot hold"),
+        ("--replay.bytes 100000", "cannot hold the sequences"),
         ("--replay.capacity 1000000000000", "GB are free; give --replay.bytes"),
     ],
 )

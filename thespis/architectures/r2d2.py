@@ -72,12 +72,16 @@ class Config(apex.Config):
                 f"--sequence-length {self.sequence_length} some steps would never be learned from; give it at least "
                 f"{self.unroll_length + self.burn_in}, or lower --unroll-length or --burn-in"
             )
+        self.check_rows(self.replay.capacity)
+
+    def check_rows(self, rows: int) -> None:
+        """Refuse a replay of so many steps if sequences could be overwritten before they are complete."""
         window = self.burn_in + self.sequence_length + 2 * self.unroll_length
         least = max(2 * self.actors * self.envs_per_actor * window, self.replay.warm_up * self.unroll_length)
-        if self.replay.capacity < least:
+        if rows < least:
             raise ThespisError(
-                f"--replay.capacity {self.replay.capacity} steps cannot hold the sequences that all environments have "
-                f"open, or the warm-up of {self.replay.warm_up} sequences; give at least {least}"
+                f"a replay of {rows} steps cannot hold the sequences that all environments have open, or the warm-up "
+                f"({self.replay.warm_up} sequences); let --replay.capacity and --replay.bytes hold at least {least} steps"
             )
 
     @property
@@ -124,7 +128,7 @@ def refuse(cfg: Config, spaces: Spaces) -> None:
     from thespis.networks.heads import count_actions
 
     count_actions(spaces.action_space)
-    affordable(cfg.replay, row_layout(spaces, cfg.replay), cfg.replay.capacity, state_bytes(cfg))
+    cfg.check_rows(affordable(cfg.replay, row_layout(spaces, cfg.replay), cfg.replay.capacity, state_bytes(cfg)))
 
 
 def build_replay(ctx: Context, cfg: Config, capacity: int, limiter: SamplesPerInsert) -> roles.ReplayTable:
