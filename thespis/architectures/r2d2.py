@@ -81,7 +81,7 @@ class Config(apex.Config):
         if rows < least:
             raise ThespisError(
                 f"a replay of {rows} steps cannot hold the sequences that all environments have open, or the warm-up "
-                f"({self.replay.warm_up} sequences); let --replay.capacity and --replay.bytes hold at least {least} steps"
+                f"({self.replay.warm_up} sequences); give --replay.capacity and --replay.bytes for {least} steps"
             )
 
     @property
@@ -102,6 +102,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "discount": 0.99,
         "replay": {"capacity": 24_000, "samples_per_insert": 6.0},
         "network": {"hidden": [32], "lstm": 32, "feedback": False},
+        "optimizer": {"anneal": True},
     },
     "ALE/*": {  # table 2
         "total_steps": 50_000_000,
