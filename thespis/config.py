@@ -67,6 +67,8 @@ class QNetworkConfig(NetworkConfig):
     """Activation of the mlp."""
     dueling: bool = False
     """Separate heads for the value of an observation and the advantages of actions."""
+    feedback: bool = True
+    """The LSTM also reads the last action and reward."""
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ class Transitions:
     `rewards`: float32 `[N]`, the discounted sum of the rewards on the way. `discounts`: float32 `[N]`, what a value of
     `next_obs` is worth; 0 after a termination. `versions`: int64 `[N]`, packed, of the weights that chose `actions`.
     `weights`: float32 `[N]`, importance weights, at most 1. `keys`: int64 `[N]`, to send priorities back with.
-    `inserted`: transitions the replay had taken in when these were drawn.
+    `taken`: transitions the replay had taken in when these were drawn.
     `priorities`: float32 `[N]`, |TD error|, once an update has computed it.
     """
 
@@ -180,7 +180,7 @@ class Transitions:
     versions: Array
     weights: Array
     keys: Array
-    inserted: int
+    taken: int
     priorities: Array | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -192,7 +192,7 @@ class Transitions:
 
     def steps_after(self, before: int) -> int:
         """Environment steps behind all that was learned from: all that were inserted, however often each was drawn."""
-        return max(before, self.inserted)
+        return max(before, self.taken)
 
     def part(self, start: int, end: int) -> Transitions:
         """Transitions `start` to `end`, on the same memory."""
@@ -209,8 +209,75 @@ class Transitions:
             versions=cut(self.versions),
             weights=cut(self.weights),
             keys=cut(self.keys),
-            inserted=self.inserted,
+            taken=self.taken,
         )
+
+
+@dataclass(slots=True)
+class Sequences:
+    """N sequences of consecutive steps, as drawn from a replay: L steps to burn in, then T to learn from.
+
+    `inputs`: `[L + T + 1, N]`. `actions`: `[L + T, N, ...]`. `valid`: bool `[L + T, N]`, false where no step was taken:
+    in all L of a sequence that starts its episode, and past the end of the episode.
+    `returns`, `discounts`: float32 `[T, N]`, the discounted sum of up to n rewards, and what the value after them is
+    worth; 0 after a termination. `ahead`: int64 `[T, N]`, which of the last T + 1 observations that is the value of.
+    `versions`: int64 `[L + T, N]`, packed, of the weights that chose `actions`.
+    `state`: recurrent state before `inputs[0]`, each part `[N, ...]`.
+    `weights`: float32 `[N]`, importance weights, at most 1. `keys`: int64 `[N]`, to send priorities back with.
+    `taken`: environment steps the replay had taken in when these were drawn.
+    `priorities`: float32 `[N]`, once an update has computed them.
+    """
+
+    inputs: Inputs
+    actions: Array
+    returns: Array
+    discounts: Array
+    ahead: Array
+    valid: Array
+    versions: Array
+    state: State
+    weights: Array
+    keys: Array
+    taken: int
+    priorities: Array | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sequences, tuple(getattr(self, name) for name in self.__slots__)
+
+    @property
+    def rewards(self) -> Array:
+        return self.returns
+
+    def steps_after(self, before: int) -> int:
+        """Environment steps behind all that was learned from: all that were inserted, however often each was drawn."""
+        return max(before, self.taken)
+
+    def part(self, start: int, end: int) -> Sequences:
+        """Sequences `start` to `end`, on the same memory."""
+
+        def cut(leaf: Array) -> Array:
+            return leaf[:, start:end]
+
+        inputs = self.inputs
+        return Sequences(
+            inputs=Inputs(
+                map_tree(cut, inputs.obs), cut(inputs.first), cut(inputs.last_action), cut(inputs.last_reward)
+            ),
+            actions=cut(self.actions),
+            returns=cut(self.returns),
+            discounts=cut(self.discounts),
+            ahead=cut(self.ahead),
+            valid=cut(self.valid),
+            versions=cut(self.versions),
+            state=tuple(part[start:end] for part in self.state),
+            weights=self.weights[start:end],
+            keys=self.keys[start:end],
+            taken=self.taken,
+        )
+
+
+Drawn = Transitions | Sequences
+"""What a replay hands out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def transitions(number: int = 8, **parts: Any) -> Transitions:
         "versions": np.zeros(number, np.int64),
         "weights": np.ones(number, np.float32),
         "keys": np.arange(number),
-        "inserted": number,
+        "taken": number,
     }
     return Transitions(**{**values, **parts})
 

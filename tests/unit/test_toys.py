@@ -41,6 +41,25 @@ def test_memory_shows_the_cue_only_once() -> None:
     assert [row[1] for row in later] == [0.25, 0.5, 0.75, 1.0, 1.0]
 
 
+def test_recall_asks_again_and_again_for_what_it_showed_once() -> None:
+    env = gym.make("thespis/Recall-v0", length=40, asks=0.25)
+    questions, blind = 0, 0.0
+    for seed in range(100):
+        obs, _ = env.reset(seed=seed)
+        assert obs[:2].sum() == 1 and obs[2:].tolist() == [0, 1]
+        cue, over, steps = int(obs[1]), False, 0
+        while not over:
+            asked = bool(obs[2])
+            answer = (cue + seed + steps) % 2
+            obs, reward, over, truncated, _ = env.step(answer)
+            assert reward == asked * (1.0 if answer == cue else -1.0)
+            assert not obs[:2].any() and not truncated
+            steps, questions, blind = steps + 1, questions + asked, blind + float(reward)
+        assert steps == 40
+    assert questions / (100 * 39) == pytest.approx(0.25, abs=0.03)
+    assert abs(blind / questions) < 0.2
+
+
 @pytest.mark.parametrize("truncate", [False, True])
 def test_chain_pays_its_step_number(truncate: bool) -> None:
     env = gym.make("thespis/Chain-v0", length=4, truncate=truncate)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from thespis.errors import NonFiniteLoss
 from thespis.networks.acting import copy_weights, export_weights, load_weights
-from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors
+from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
 from thespis.networks.policies import Agent, PolicyNetwork
 from thespis.types import Array, Transitions, Tree, map_tree
 
@@ -45,12 +45,8 @@ def huber(errors: Tensor, bound: float) -> Tensor:
     return inner * (size - 0.5 * inner)
 
 
-class DQNUpdate:
-    """Turns transitions into gradients of the network it holds; applying them is somebody else's step.
-
-    The target network is a copy, made anew every `target_period` updates. |TD error| is left in the batch's
-    `priorities`, for whoever samples by it.
-    """
+class ValueUpdate:
+    """A network of action values and its target: a copy, made anew every `target_period` updates."""
 
     def __init__(
         self, network: PolicyNetwork, cfg: DQNSettings, count_updates: Callable[[], int] | None = None
@@ -61,6 +57,42 @@ class DQNUpdate:
         self._cfg, self._count_updates = cfg, count_updates
         self._target = copy.deepcopy(network)
         self._updates = 0
+
+    def weights(self) -> dict[str, Array]:
+        """Copies of the network's parameters and buffers, by name."""
+        return export_weights(self.network)
+
+    def load(self, weights: dict[str, Array]) -> None:
+        load_weights(self.network, weights)
+
+    def state(self) -> dict[str, Array]:
+        """What must be saved beside the weights: the target network, and when it is due."""
+        target = {f"target/{name}": value for name, value in export_weights(self._target).items()}
+        return {**target, "updates": np.array(self._updates)}
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        load_weights(self._target, {k.removeprefix("target/"): v for k, v in arrays.items() if k != "updates"})
+        self._updates = int(arrays["updates"])
+
+    def _copy_target(self) -> None:
+        views = {name: value.numpy() for name, value in self._target.state_dict().items()}
+        copy_weights({name: value.numpy() for name, value in self.network.state_dict().items()}, views)
+
+    def _applied(self, obs: TensorTree) -> None:
+        """An update was: feed the running normalisation `[T, B, ...]`, copy the target when its time has come."""
+        if isinstance(self.network, Agent):
+            self.network.observe(obs)
+        before = self._updates
+        self._updates = before + 1 if self._count_updates is None else self._count_updates()
+        if self._updates // self._cfg.target_period > before // self._cfg.target_period:
+            self._copy_target()
+
+
+class DQNUpdate(ValueUpdate):
+    """Turns transitions into gradients of the network it holds; applying them is somebody else's step.
+
+    |TD error| is left in the batch's `priorities`, for whoever samples by it.
+    """
 
     def gradients(self, batch: Transitions, want_metrics: bool = False) -> tuple[list[Tensor], dict[str, float]]:
         """Gradients in the order of `parameters`, and metrics by name (empty unless wanted)."""
@@ -90,33 +122,8 @@ class DQNUpdate:
         return list(gradients), metrics
 
     def observe(self, batch: Transitions) -> None:
-        """An update was applied: feed the running normalisation, and copy the target when its time has come."""
-        if isinstance(self.network, Agent):
-            self.network.observe(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))
-        before = self._updates
-        self._updates = before + 1 if self._count_updates is None else self._count_updates()
-        if self._updates // self._cfg.target_period > before // self._cfg.target_period:
-            self._copy_target()
-
-    def weights(self) -> dict[str, Array]:
-        """Copies of the network's parameters and buffers, by name."""
-        return export_weights(self.network)
-
-    def load(self, weights: dict[str, Array]) -> None:
-        load_weights(self.network, weights)
-
-    def state(self) -> dict[str, Array]:
-        """What must be saved beside the weights: the target network, and when it is due."""
-        target = {f"target/{name}": value for name, value in export_weights(self._target).items()}
-        return {**target, "updates": np.array(self._updates)}
-
-    def restore(self, arrays: dict[str, Array]) -> None:
-        load_weights(self._target, {k.removeprefix("target/"): v for k, v in arrays.items() if k != "updates"})
-        self._updates = int(arrays["updates"])
-
-    def _copy_target(self) -> None:
-        views = {name: value.numpy() for name, value in self._target.state_dict().items()}
-        copy_weights({name: value.numpy() for name, value in self.network.state_dict().items()}, views)
+        """An update from `batch` was applied."""
+        self._applied(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))
 
 
 def _inputs(obs: Tree) -> TensorInputs:

@@ -6,7 +6,7 @@ actor xN --unroll--> replay --transitions--> learner --weights--> store --pull--
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from thespis import roles
 from thespis.config import Experiment, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class QLearning:
     """Q-learning from a replay."""
 
+    RECURRENT: ClassVar = False  # whether the learner is given more than single transitions
+
     batch: int = 128
     """Transitions per gradient."""
     batches_per_draw: int = 4
@@ -43,7 +45,7 @@ class QLearning:
 
     def __post_init__(self) -> None:
         at_least_one(self, "batch", "batches_per_draw", "n_step", "target_period")
-        if self.network.lstm:
+        if self.network.lstm and not self.RECURRENT:
             raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
 
 
@@ -178,8 +180,14 @@ def build_evaluator(ctx: Context, cfg: ValueExperiment, pull: Any) -> roles.Eval
     )
 
 
-def value_program(name: str, cfg: OneLearner, build_actor: Callable[..., roles.Actor]) -> Program:
-    """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`."""
+def value_program(
+    name: str,
+    cfg: OneLearner,
+    build_actor: Callable[..., roles.Actor],
+    build_replay: Callable[..., roles.ReplayTable] = build_replay,
+    build_learner: Callable[..., roles.Learner] = build_learner,
+) -> Program:
+    """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`; perhaps more that is."""
     p = Program(name)
     band = SamplesPerInsert.of(cfg.replay, cfg.insert_items, cfg.sample_items)
     services: dict[str, Any] = {"process": "services", "near": "learner", "restarts": 3}

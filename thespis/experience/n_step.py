@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from thespis.experience.steps import GOES_ON, NOTHING, TERMINATED, Steps
-from thespis.types import Array
+from thespis.types import Array, Transitions, Unroll
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,16 @@ class NStep:
 
     n: int
     discount: float
+
+    def opened(self, steps: Steps, unroll: Unroll, numbers: Array) -> Array:
+        """Rows of this unroll where a window starts: every step; `numbers`: `[T + 1, B]`, of its observations."""
+        rows: Array = numbers[:-1][unroll.valid]
+        return rows
+
+    def sort(self, steps: Steps, pending: Array) -> tuple[Array, Array]:
+        """The rows whose windows are complete, and those that wait for steps to come."""
+        complete = self.complete(steps, pending)
+        return pending[complete], pending[~complete]
 
     def complete(self, steps: Steps, numbers: Array) -> Array:
         """Which rows have all of their window by now: bool `[N]`.
@@ -63,3 +73,26 @@ class NStep:
             numbers = np.where(going & (following != NOTHING), following, numbers)
             going &= ends == GOES_ON
         return returns, discounts, numbers
+
+    def batch(self, steps: Steps, keys: Array, weights: Array, inserted: int) -> Transitions:
+        """The transitions from rows `keys`."""
+        slots = keys % steps.capacity
+        rewards, discounts, following = self.read(steps, keys)
+        return Transitions(
+            obs=steps.observations(keys),
+            actions=steps.actions[slots],
+            rewards=rewards,
+            discounts=discounts,
+            next_obs=steps.observations(following),
+            versions=steps.versions[slots],
+            weights=weights,
+            keys=keys,
+            taken=inserted,
+        )
+
+    def state(self) -> dict[str, Array]:
+        """All it needs is in the steps."""
+        return {}
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """All it needs is in the steps."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from thespis.experience.writers import concatenate
 from thespis.runtime.context import Context
-from thespis.types import Array, Stream, Transitions, Unroll
+from thespis.types import Array, Drawn, Stream, Unroll
 
 
 class Sample(Protocol):
@@ -51,7 +51,7 @@ class Draw(Protocol):
 
     name: str
 
-    def __call__(self, items: int, /) -> Coroutine[Any, Any, Transitions]: ...
+    def __call__(self, items: int, /) -> Coroutine[Any, Any, Drawn]: ...
 
 
 class Prioritise(Protocol):
@@ -63,7 +63,7 @@ class Prioritise(Protocol):
 
 
 class Draws:
-    """Batches of transitions. Several are drawn by one call, and the next call is always made ahead.
+    """Batches of what a replay holds. Several are drawn by one call, and the next call is always made ahead.
 
     With `prioritise`, what an update found of a batch goes back to the replay while the next one is learned from.
     """
@@ -80,11 +80,11 @@ class Draws:
         """`sharers`: how many learners draw from this replay; each counts its share of the steps in it."""
         self._ctx, self._sample, self._batch, self._items = ctx, sample, batch, batch * batches
         self._prioritise, self._sharers = prioritise, sharers
-        self._drawn: list[Transitions] = []
-        self._next: asyncio.Task[Transitions] | None = None
+        self._drawn: list[Drawn] = []
+        self._next: asyncio.Task[Drawn] | None = None
         self._sent: asyncio.Task[None] | None = None
 
-    async def take(self) -> Transitions:
+    async def take(self) -> Drawn:
         if not self._drawn:
             if self._next is None:
                 self._next = self._ctx.ahead(self._sample(self._items))
@@ -92,12 +92,12 @@ class Draws:
             self._next = self._ctx.ahead(self._sample(self._items))
             # Let the request leave before the learner's work blocks this process.
             await asyncio.sleep(0)
-            drawn.inserted //= self._sharers
+            drawn.taken //= self._sharers
             self._drawn = [drawn.part(start, start + self._batch) for start in range(0, self._items, self._batch)]
             self._drawn.reverse()
         return self._drawn.pop()
 
-    async def settle(self, batch: Transitions) -> None:
+    async def settle(self, batch: Drawn) -> None:
         if self._prioritise is None or batch.priorities is None:
             return
         if self._sent is not None:

@@ -9,13 +9,14 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 
 from thespis.algorithms.rewards import shape_rewards
-from thespis.config import ReplayConfig, RewardConfig, Spec, resolve
+from thespis.config import NetworkConfig, ReplayConfig, RewardConfig, Spec, resolve
 from thespis.envs.make import describe
 from thespis.envs.spaces import Spaces, leaves
 from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.n_step import NStep
 from thespis.experience.samplers import Prioritised, Sampler, Uniform
+from thespis.experience.sequences import SequenceWindow, Shape
 from thespis.experience.steps import Layout, Steps
 from thespis.roles.table import ReplayTable
 from thespis.runtime.context import Context
@@ -54,9 +55,47 @@ def replay_table(ctx: Context, cfg: HasReplay, capacity: int, limiter: SamplesPe
     return ReplayTable(ctx, Steps(layout, rows), window, sampler(cfg.replay, rows), limiter, shape)
 
 
-def affordable(cfg: ReplayConfig, layout: Layout, capacity: int) -> int:
-    """How many steps are kept within the configured bytes; refuses what this machine has no memory for."""
-    per_row = layout.row_bytes + (_TREE_BYTES if cfg.priority_exponent else 1) + 4
+class HasSequences(HasReplay, Protocol):
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def burn_in(self) -> int: ...
+    @property
+    def unroll_length(self) -> int: ...
+    @property
+    def eta(self) -> float: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def network(self) -> NetworkConfig: ...
+
+
+def sequence_table(ctx: Context, cfg: HasSequences, capacity: int, limiter: SamplesPerInsert) -> ReplayTable:
+    """The configured table of sequences. It keeps rewards as they came: a recurrent network reads them so."""
+    layout = row_layout(describe(resolve(cfg.env)), cfg.replay)
+    rows = affordable(cfg.replay, layout, capacity, state_bytes(cfg))
+    reward = cfg.reward
+
+    def shape(rewards: Array) -> Array:
+        return shape_rewards(rewards, reward.kind, reward.scale)
+
+    period = cfg.unroll_length
+    form = Shape(cfg.sequence_length, cfg.burn_in, period, cfg.n_step, cfg.discount, cfg.eta)
+    window = SequenceWindow(form, rows, shape, stored=cfg.state == "stored")
+    return ReplayTable(ctx, Steps(layout, rows), window, sampler(cfg.replay, rows), limiter, lambda rewards: rewards)
+
+
+def state_bytes(cfg: HasSequences) -> int:
+    """What sequences take beside the steps, per step: a place, and a share of the state stored once per unroll."""
+    return 8 + -(-(2 * 4 * cfg.network.lstm + 12) // cfg.unroll_length)
+
+
+def affordable(cfg: ReplayConfig, layout: Layout, capacity: int, extra: int = 0) -> int:
+    """How many steps are kept within the configured bytes; refuses what this machine has no memory for.
+
+    `extra`: bytes per step that are not in the layout.
+    """
+    per_row = extra + layout.row_bytes + (_TREE_BYTES if cfg.priority_exponent else 1) + 4
     rows = min(capacity, cfg.bytes // per_row) if cfg.bytes else capacity
     if cfg.warm_up > rows:
         raise ThespisError(

@@ -57,15 +57,23 @@ class Agent(nn.Module):
     The torso is folded over T * B. As in the papers only a recurrent agent reads its last action and reward.
     """
 
-    def __init__(self, observation_space: spaces.Space[Any], distribution: Distribution, cfg: NetworkSettings) -> None:
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        distribution: Distribution,
+        cfg: NetworkSettings,
+        feedback: bool = True,
+    ) -> None:
+        """`feedback`: the core also reads what was done last and what it brought."""
         super().__init__()
+        self._feedback = feedback
         self.distribution = distribution
         self.encoder = Encoder(observation_space, cfg)
         self.core: LSTMCore | None = None
         self.size = self.encoder.size
         """Features that heads read."""
         if cfg.lstm:
-            self.core = LSTMCore(self.encoder.size + 1 + self.distribution.features, cfg.lstm)
+            self.core = LSTMCore(self.encoder.size + feedback * (1 + self.distribution.features), cfg.lstm)
             self.size = cfg.lstm
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
@@ -77,11 +85,11 @@ class Agent(nn.Module):
         if self.core is None:
             return features, ()
         steps, batch = inputs.first.shape
-        last_reward = inputs.last_reward.clamp(-1.0, 1.0).unsqueeze(-1)
-        last_action = self.distribution.encode(inputs.last_action)
-        states = self.core(
-            torch.cat([features.view(steps, batch, -1), last_reward, last_action], -1), inputs.first, state
-        )
+        read = [features.view(steps, batch, -1)]
+        if self._feedback:
+            last_reward = inputs.last_reward.clamp(-1.0, 1.0).unsqueeze(-1)
+            read += [last_reward, self.distribution.encode(inputs.last_action)]
+        states = self.core(torch.cat(read, -1), inputs.first, state)
         return states[0].flatten(0, 1), states
 
     def observe(self, obs: TensorTree) -> None:

@@ -15,10 +15,15 @@ from thespis.networks.policies import Agent, Output
 
 
 class QSettings(NetworkSettings, Protocol):
-    """`dueling`: the value of the observation and the advantage of each action have heads of their own."""
+    """`dueling`: the value of the observation and the advantage of each action have heads of their own.
+
+    `feedback`: the LSTM also reads the last action and reward.
+    """
 
     @property
     def dueling(self) -> bool: ...
+    @property
+    def feedback(self) -> bool: ...
 
 
 class QNetwork(Agent):
@@ -31,7 +36,7 @@ class QNetwork(Agent):
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: QSettings) -> None:
         actions = count_actions(action_space)
-        super().__init__(observation_space, EpsilonGreedy(actions), cfg)
+        super().__init__(observation_space, EpsilonGreedy(actions), cfg, cfg.feedback)
         self.advantage = orthogonal(nn.Linear(self.size, actions), 1.0)
         self.value = orthogonal(nn.Linear(self.size, 1), 1.0) if cfg.dueling else None
 

@@ -1,21 +1,20 @@
-"""ReplayTable: steps of many streams, sampled again and again as n-step transitions."""
+"""ReplayTable: steps of many streams, sampled again and again as transitions or sequences."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
-from thespis.experience.n_step import NStep
 from thespis.experience.samplers import Sampler
 from thespis.experience.steps import Steps
 from thespis.program import Edge
 from thespis.runtime.context import Context
-from thespis.types import Array, Stream, Transitions, Unroll
+from thespis.types import Array, Drawn, Stream, Unroll
 
 
 class Open(NamedTuple):
@@ -26,11 +25,31 @@ class Open(NamedTuple):
     pending: Array
 
 
-class ReplayTable:
-    """Keeps the newest steps and hands out transitions; the limiter holds samples per insert in its band.
+class Window(Protocol):
+    """What an item is: which rows it reads along the links from its own. Rows are given by number, int64 `[N]`."""
 
-    An item is a step whose window is complete; its key is the number of its row, which no later row gets. Inserted
-    and sampled count items, so steps of a stream that broke off before its window was complete count for nothing.
+    def opened(self, steps: Steps, unroll: Unroll, numbers: Array) -> Array:
+        """Rows where windows start, of an unroll that was just written to rows `numbers`, `[T + 1, B]`."""
+
+    def sort(self, steps: Steps, pending: Array) -> tuple[Array, Array]:
+        """The rows whose windows are complete, and those that wait; others are given up."""
+
+    def errors(self, steps: Steps, numbers: Array) -> Array:
+        """First priorities, float32 `[N]`, by the values the actor sent; NaN where it sent none."""
+
+    def batch(self, steps: Steps, keys: Array, weights: Array, inserted: int) -> Drawn: ...
+
+    def state(self) -> dict[str, Array]: ...
+
+    def restore(self, arrays: dict[str, Array]) -> None: ...
+
+
+class ReplayTable:
+    """Keeps the newest steps and hands out items; the limiter holds samples per insert in its band.
+
+    An item is a step where a complete window starts; its key is the number of its row, which no later row gets.
+    Inserted and sampled count items, so steps of a stream that broke off before its window was complete count for
+    nothing.
     """
 
     EDGES: ClassVar = {"insert": "experience", "sample": "experience", "prioritise": "experience"}
@@ -40,7 +59,7 @@ class ReplayTable:
         self,
         ctx: Context,
         steps: Steps,
-        window: NStep,
+        window: Window,
         sampler: Sampler,
         limiter: SamplesPerInsert,
         shape_rewards: Callable[[Array], Array],
@@ -84,8 +103,8 @@ class ReplayTable:
             self._changed.notify_all()
             return self._inserted
 
-    async def sample(self, items: int) -> Transitions:
-        """Draw `items` transitions; waits until the limiter lets them go."""
+    async def sample(self, items: int) -> Drawn:
+        """Draw `items` of them; waits until the limiter lets them go."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._may_sample(items))
             async with self._ctx.work("sample", items=items):
@@ -107,17 +126,19 @@ class ReplayTable:
         steps = self._steps
         arrays = {f"steps/{name}": column for name, column in steps.state().items()}
         arrays |= {f"sampler/{name}": column for name, column in self._sampler.state().items()}
+        arrays |= {f"window/{name}": column for name, column in self._window.state().items()}
         arrays["times"] = self._times[: min(steps.written, steps.capacity)]
         return arrays, {"written": steps.written, "inserted": self._inserted, "sampled": self._sampled}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
-        parts: dict[str, dict[str, Array]] = {"steps": {}, "sampler": {}}
+        parts: dict[str, dict[str, Array]] = {"steps": {}, "sampler": {}, "window": {}}
         for name, array in arrays.items():
             part, _, rest = name.partition("/")
             if rest:
                 parts[part][rest] = array
         self._steps.restore(parts["steps"], values["written"])
         self._sampler.restore(parts["sampler"])
+        self._window.restore(parts["window"])
         self._times[: len(arrays["times"])] = arrays["times"]
         self._inserted, self._sampled = values["inserted"], values["sampled"]
 
@@ -138,16 +159,16 @@ class ReplayTable:
         self._forget(steps.lost(most))
         heads, pending = self._resume(stream, most)
         numbers = steps.write(unroll, heads, self._shape_rewards(unroll.rewards))
-        pending = np.concatenate([pending, numbers[:-1][unroll.valid]])
-        complete = self._window.complete(steps, pending)
-        items = pending[complete] % steps.capacity
+        pending = np.concatenate([pending, self._window.opened(steps, unroll, numbers)])
+        complete, waiting = self._window.sort(steps, pending)
+        items = complete % steps.capacity
         self._sampler.add(items)
         if steps.layout.values and len(items):
-            errors = self._window.errors(steps, pending[complete])
+            errors = self._window.errors(steps, complete)
             valued = ~np.isnan(errors)
             self._sampler.prioritise(items[valued], errors[valued])
         self._times[items] = 0
-        self._streams[stream.who] = Open(stream.incarnation, numbers[-1], pending[~complete])
+        self._streams[stream.who] = Open(stream.incarnation, numbers[-1], waiting)
         self._inserted += len(items)
         self._ctx.count("replay/inserted", len(items))
         used = min(steps.written, steps.capacity)
@@ -174,25 +195,12 @@ class ReplayTable:
                 self._ctx.record("replay/times_sampled", float(self._times[gone].mean()), weight=len(gone))
             self._sampler.remove(slots)
 
-    def _draw(self, items: int) -> Transitions:
-        steps = self._steps
+    def _draw(self, items: int) -> Drawn:
         slots = self._sampler.draw(items, self._rng)
-        keys = steps.number(slots)
-        rewards, discounts, following = self._window.read(steps, keys)
         np.add.at(self._times, slots, 1)
         self._sampled += items
         self._ctx.count("replay/sampled", items)
-        return Transitions(
-            obs=steps.observations(keys),
-            actions=steps.actions[slots],
-            rewards=rewards,
-            discounts=discounts,
-            next_obs=steps.observations(following),
-            versions=steps.versions[slots],
-            weights=self._sampler.weigh(slots),
-            keys=keys,
-            inserted=self._inserted,
-        )
+        return self._window.batch(self._steps, self._steps.number(slots), self._sampler.weigh(slots), self._inserted)
 
 
 _NONE = np.empty(0, np.int64)
