@@ -54,6 +54,7 @@ class RoleSpec:
     cpus: float
     gpus: float
     near: str | None
+    actor: bool
 
     @property
     def key(self) -> tuple[str, int]:
@@ -100,6 +101,7 @@ class Program:
         cpus: float | None = None,
         gpus: float = 0.0,
         near: str | None = None,
+        actor: bool = False,
         **settings: Any,
     ) -> Handle:
         """Add a role. Adding the same name again makes the next index of it.
@@ -108,10 +110,11 @@ class Program:
         `process`: roles of one process name share a process; by default each has its own.
         `cpus`, `gpus`: what a cluster keeps free for it; by default one CPU for a role that runs, none for a service.
         `near`: roles of one such name are put on the same node of a cluster; the others are spread.
+        `actor`: it is one of those that `--actors` counts, so `--actors-per-node` does too.
         """
         index = sum(spec.role == role for spec in self.roles)
         home = process or f"{role}-{index}"
-        spec = RoleSpec(role, index, builder, args, settings, restarts, home, 0.0, gpus, near)
+        spec = RoleSpec(role, index, builder, args, settings, restarts, home, 0.0, gpus, near, actor)
         needs = float(hasattr(spec.kind, "run")) if cpus is None else cpus
         self.roles.append(replace(spec, cpus=needs))
         return Handle(role, index)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from thespis import roles
-from thespis.architectures.parameter_server import Workers, wire
+from thespis.architectures.parameter_server import Workers, add_servers, wire
 from thespis.program import Program
 
 
@@ -26,16 +25,4 @@ PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": {"total_steps": 500_000}}  
 
 def program(cfg: Config) -> Program:
     p = Program("a2c")
-    servers = [
-        p.add(
-            "server",
-            roles.ParameterServer,
-            optimizer=cfg.optimizer,
-            total_steps=cfg.total_steps,
-            mode="sync",
-            quorum=cfg.actors - cfg.backups,
-            restarts=3,
-        )
-        for _ in range(cfg.shards)
-    ]
-    return wire(p, cfg, servers)
+    return wire(p, cfg, add_servers(p, cfg, mode="sync", quorum=cfg.actors - cfg.backups))

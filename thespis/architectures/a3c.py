@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from thespis import roles
-from thespis.architectures.parameter_server import Workers, add_evaluator, wire
+from thespis.architectures.parameter_server import Workers, add_evaluator, add_servers, wire
 from thespis.config import OptimizerConfig
 from thespis.errors import ThespisError
 from thespis.program import Program
@@ -66,11 +66,7 @@ def program(cfg: Config) -> Program:
         # No restarts: workers could not tell that the memory they hold is no longer the server's.
         server = p.add("server", roles.SharedParameters, optimizer=cfg.optimizer, workers=cfg.actors)
         for _ in range(cfg.actors):
-            p.add("worker", build_hogwild, cfg, server.edge("join"), restarts=3)
+            p.add("worker", build_hogwild, cfg, server.edge("join"), actor=True, restarts=3)
         add_evaluator(p, cfg, [server])
         return p
-    servers = [
-        p.add("server", roles.ParameterServer, optimizer=cfg.optimizer, total_steps=cfg.total_steps, restarts=3)
-        for _ in range(cfg.shards)
-    ]
-    return wire(p, cfg, servers)
+    return wire(p, cfg, add_servers(p, cfg))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from thespis import roles
-from thespis.architectures.parameter_server import add_evaluator
+from thespis.architectures.parameter_server import add_evaluator, add_servers
 from thespis.architectures.values import Exploring, ValueExperiment, at_least_one, build_replay, exploring_actor, refuse
 from thespis.config import OptimizerConfig
 from thespis.errors import ThespisError
@@ -130,7 +130,7 @@ def add_learner(p: Program, cfg: Config, replay: Handle, servers: list[Handle], 
 
 def add_actor(p: Program, cfg: Config, replay: Handle, servers: list[Handle], **place: Any) -> None:
     insert, pulls = replay.edge("insert", items=cfg.insert_items), [server.edge("pull") for server in servers]
-    p.add("actor", build_actor, cfg, insert, *pulls, restarts=3, **place)
+    p.add("actor", build_actor, cfg, insert, *pulls, actor=True, restarts=3, **place)
 
 
 def wire(p: Program, cfg: Config, servers: list[Handle]) -> Program:
@@ -153,16 +153,5 @@ def wire(p: Program, cfg: Config, servers: list[Handle]) -> Program:
 
 def program(cfg: Config) -> Program:
     p = Program("gorila")
-    servers = [
-        p.add(
-            "server",
-            roles.ParameterServer,
-            optimizer=cfg.optimizer,
-            total_steps=cfg.total_steps,
-            mode="async" if cfg.max_delay is None else "stale",
-            max_staleness=cfg.max_delay or 0,
-            restarts=3,
-        )
-        for _ in range(cfg.shards)
-    ]
-    return wire(p, cfg, servers)
+    mode = "async" if cfg.max_delay is None else "stale"
+    return wire(p, cfg, add_servers(p, cfg, mode=mode, max_staleness=cfg.max_delay or 0))

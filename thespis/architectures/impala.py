@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from thespis import roles
+from thespis.architectures.evaluating import add_evaluator
 from thespis.config import Experiment, NetworkConfig, OptimizerConfig, RewardConfig
 from thespis.errors import ThespisError
 from thespis.program import Program
@@ -113,18 +114,6 @@ def build_learner(ctx: Context, cfg: Config, sample: Any, publish: Any) -> roles
     return roles.Learner(ctx, Batches(ctx, sample, cfg.batch_unrolls), update, exchange, publish, cfg.total_steps)
 
 
-def build_evaluator(ctx: Context, cfg: Config, pull: Any) -> roles.Evaluator:
-    from thespis.architectures.parts import environments, local_policy
-
-    return roles.Evaluator(
-        ctx,
-        make_envs=lambda number: environments(ctx, cfg, number),
-        make_policy=lambda: local_policy(ctx, cfg, pull),
-        episodes=cfg.eval_episodes,
-        every=cfg.eval_every,
-    )
-
-
 def program(cfg: Config) -> Program:
     p = Program("impala")
     services: dict[str, Any] = {"process": "services", "near": "learner", "restarts": 3}
@@ -140,7 +129,6 @@ def program(cfg: Config) -> Program:
         restarts=3,
     )
     for _ in range(cfg.actors):
-        p.add("actor", build_actor, cfg, queue.edge("insert"), weights.edge("pull"), restarts=3)
-    if cfg.eval_episodes:
-        p.add("evaluator", build_evaluator, cfg, weights.edge("pull"), near="learner", cpus=0, restarts=3)
+        p.add("actor", build_actor, cfg, queue.edge("insert"), weights.edge("pull"), actor=True, restarts=3)
+    add_evaluator(p, cfg, weights)
     return p

@@ -6,7 +6,7 @@ worker xN --gradients--> server xS --parameters--> worker xN
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from thespis import roles
 from thespis.architectures.values import Exploring, QLearning, ValueExperiment
@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from thespis.architectures import gorila
     from thespis.envs.spaces import Spaces
     from thespis.runtime.context import Context
+
+
+class Sharded(Protocol):
+    """What servers are told, whoever pushes to them."""
+
+    @property
+    def optimizer(self) -> OptimizerConfig: ...
+    @property
+    def total_steps(self) -> int: ...
+    @property
+    def shards(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -169,6 +180,12 @@ def build_evaluator(ctx: Context, cfg: Workers | ValueExperiment, *pulls: Any) -
     )
 
 
+def add_servers(p: Program, cfg: Sharded, **rule: Any) -> list[Handle]:
+    """The shards, each with a slice of the parameters; `rule`: by which gradients take effect."""
+    settings = {"optimizer": cfg.optimizer, "total_steps": cfg.total_steps, **rule}
+    return [p.add("server", roles.ParameterServer, **settings, restarts=3) for _ in range(cfg.shards)]
+
+
 def add_evaluator(p: Program, cfg: Workers | ValueExperiment, servers: list[Handle]) -> None:
     if cfg.eval_episodes:
         p.add("evaluator", build_evaluator, cfg, *(server.edge("pull") for server in servers), cpus=0, restarts=3)
@@ -178,7 +195,7 @@ def wire(p: Program, cfg: Workers, servers: list[Handle]) -> Program:
     """Every worker calls every server; so does the evaluator."""
     edges = [server.edge(method) for server in servers for method in ("join", "push")]
     for _ in range(cfg.actors):
-        p.add("worker", build_worker, cfg, *edges, restarts=3)
+        p.add("worker", build_worker, cfg, *edges, actor=True, restarts=3)
     add_evaluator(p, cfg, servers)
     return p
 
@@ -190,21 +207,15 @@ def refuse(cfg: Config, spaces: Spaces) -> None:
 
 def program(cfg: Config) -> Program:
     p = Program("parameter-server")
-    servers = [
-        p.add(
-            "server",
-            roles.ParameterServer,
-            optimizer=cfg.optimizer,
-            total_steps=cfg.total_steps,
-            mode=cfg.mode,
-            quorum=cfg.quorum,
-            max_staleness=cfg.max_staleness,
-            when_stale=cfg.when_stale,
-            staleness_aware=cfg.staleness_aware,
-            restarts=3,
-        )
-        for _ in range(cfg.shards)
-    ]
+    servers = add_servers(
+        p,
+        cfg,
+        mode=cfg.mode,
+        quorum=cfg.quorum,
+        max_staleness=cfg.max_staleness,
+        when_stale=cfg.when_stale,
+        staleness_aware=cfg.staleness_aware,
+    )
     if cfg.algorithm == "dqn":
         from thespis.architectures import gorila
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from thespis import roles
+from thespis.architectures.evaluating import add_evaluator
 from thespis.config import Experiment, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig
 from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
@@ -168,18 +169,6 @@ def build_learner(ctx: Context, cfg: OneLearner, sample: Any, prioritise: Any, p
     return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
 
 
-def build_evaluator(ctx: Context, cfg: ValueExperiment, pull: Any) -> roles.Evaluator:
-    from thespis.architectures.parts import environments, local_policy
-
-    return roles.Evaluator(
-        ctx,
-        make_envs=lambda number: environments(ctx, cfg, number),
-        make_policy=lambda: local_policy(ctx, cfg, pull),
-        episodes=cfg.eval_episodes,
-        every=cfg.eval_every,
-    )
-
-
 def value_program(
     name: str,
     cfg: OneLearner,
@@ -204,9 +193,7 @@ def value_program(
         restarts=3,
     )
     for _ in range(cfg.actors):
-        p.add(
-            "actor", build_actor, cfg, replay.edge("insert", items=cfg.insert_items), weights.edge("pull"), restarts=3
-        )
-    if cfg.eval_episodes:
-        p.add("evaluator", build_evaluator, cfg, weights.edge("pull"), near="learner", cpus=0, restarts=3)
+        insert, pull = replay.edge("insert", items=cfg.insert_items), weights.edge("pull")
+        p.add("actor", build_actor, cfg, insert, pull, actor=True, restarts=3)
+    add_evaluator(p, cfg, weights)
     return p

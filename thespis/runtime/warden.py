@@ -10,12 +10,31 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 _SECONDS = 5.0
 """How long to look: what is being started just then carries the mark only a moment later."""
+
+
+@contextmanager
+def guarded(name: str, value: str, directory: Path) -> Iterator[None]:
+    """Whatever becomes of this process, those with `name=value` in their environment, or the directory, end with it."""
+    environment = {other: given for other, given in os.environ.items() if other != name}
+    guard = subprocess.Popen(
+        [sys.executable, "-S", __file__, f"{name}={value}", str(directory)],
+        stdin=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        guard.communicate()
 
 
 def belonging(mark: bytes, directory: str, spared: set[int]) -> list[int]:
