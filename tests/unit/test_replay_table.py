@@ -4,134 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_world import LOOSE, STREAM, FakeContext, World, worth
 
-from thespis.envs.autoreset import EnvStep
 from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.n_step import NStep
 from thespis.experience.samplers import Prioritised, Uniform
 from thespis.experience.sources import Streamed
 from thespis.experience.steps import Layout, Steps
-from thespis.experience.writers import UnrollWriter
 from thespis.program import Edge
 from thespis.roles import ReplayTable
-from thespis.roles.actor import next_inputs
-from thespis.runtime.context import Context, Identity
-from thespis.types import Acted, Array, Inputs, Stream, Transitions, Unroll, Version, map_tree
-
-LOOSE = SamplesPerInsert(1.0, 1, 1e9)
-
-
-class FakeContext(Context):
-    def now(self) -> float:
-        return 0.0
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
-
-
-class Truth(NamedTuple):
-    """One step as it happened."""
-
-    obs: Array
-    action: int
-    reward: float
-    terminated: bool
-    truncated: bool
-    next_obs: Array
-
-
-def worth(obs: Any, actions: Array) -> Array:
-    """What a policy might take its actions to be worth, and the best ones."""
-    best = obs.reshape(len(obs), -1)[:, -1] % 17 + obs.reshape(len(obs), -1)[:, 0] % 13
-    return np.stack([best - 0.5 * actions, best], 1).astype(np.float32)
-
-
-class World:
-    """Environments whose every frame is different, and a memory of all their episodes."""
-
-    def __init__(self, seed: int, envs: int, mode: str, stack: int, frames: int = 0) -> None:
-        self.rng, self.envs, self.mode, self.stack = np.random.default_rng(seed), envs, mode, stack
-        self._frames = frames
-        self.episodes: list[list[Truth]] = []
-        self._live: list[list[Truth]] = [[] for _ in range(envs)]
-        self._over = np.zeros(envs, np.bool_)
-        self.obs = np.stack([self._open(b) for b in range(envs)])
-
-    def _frame(self) -> Array:
-        self._frames += 1
-        digits = np.array([self._frames % 250, self._frames // 250], np.uint8)
-        return digits.astype(np.float32) if self.stack == 1 else np.tile(digits[:, None], (1, 7))
-
-    def _open(self, b: int) -> Array:
-        self._live[b] = []
-        self.episodes.append(self._live[b])
-        return self._frame() if self.stack == 1 else np.stack([self._frame() for _ in range(self.stack)])
-
-    def _next(self, obs: Array) -> Array:
-        return self._frame() if self.stack == 1 else np.concatenate([obs[1:], self._frame()[None]])
-
-    def step(self, actions: Array) -> EnvStep:
-        rows = range(self.envs)
-        first, valid, rewards = self._over.copy(), ~self._over, np.zeros(self.envs, np.float32)
-        terminated, truncated = np.zeros((2, self.envs), np.bool_)
-        final = np.zeros_like(self.obs)
-        obs = self.obs.copy()
-        for b in rows:
-            if first[b] and self.mode == "next step":
-                obs[b] = self._open(b)
-                continue
-            rewards[b] = self.rng.integers(-3, 4)
-            terminated[b], truncated[b] = self.rng.random(2) < 0.12
-            obs[b] = final[b] = self._next(self.obs[b])
-            self._live[b].append(
-                Truth(self.obs[b], int(actions[b]), float(rewards[b]), terminated[b], truncated[b], final[b].copy())
-            )
-        over = terminated | truncated
-        if self.mode == "next step":
-            self._over = over
-            self.obs = obs
-            return EnvStep(obs, rewards, terminated, truncated, valid, first, None, [])
-        for b in np.flatnonzero(over):
-            obs[b] = self._open(b)
-        self.obs = obs
-        return EnvStep(obs, rewards, terminated, truncated, np.ones_like(over), over, final, [])
-
-    def unrolls(self, length: int, number: int) -> list[Unroll]:
-        nothing = np.zeros(self.envs, np.int64)
-        inputs = Inputs(self.obs, np.ones(self.envs, np.bool_), nothing, nothing.astype(np.float32))
-        writer, made = UnrollWriter(length, inputs, ()), []
-        while len(made) < number:
-            actions = self.rng.integers(0, 5, self.envs)
-            acted = Acted(actions, np.zeros(self.envs, np.float32), (), worth(inputs.obs, actions))
-            step = self.step(actions)
-            inputs = next_inputs(step, actions)
-            unroll = writer.write(acted, Version(0, len(made)), step, inputs)
-            if unroll is not None:
-                made.append(unroll)
-        return made
-
-    def expect(self, n: int, discount: float) -> dict[bytes, tuple[int, float, float, Array]]:
-        """By observation: action, R, D and what follows, of all whose window is complete."""
-        expected = {}
-        for episode in self.episodes:
-            ended = bool(episode) and (episode[-1].terminated or episode[-1].truncated)
-            for t, step in enumerate(episode):
-                window = episode[t : t + n]
-                if len(window) == n or ended:
-                    reward = sum(discount**k * part.reward for k, part in enumerate(window))
-                    worth = 0.0 if window[-1].terminated else discount ** len(window)
-                    expected[step.obs.tobytes()] = (step.action, reward, worth, window[-1].next_obs)
-        return expected
+from thespis.runtime.context import Identity
+from thespis.types import Array, Stream, Transitions, Unroll, map_tree
 
 
 def table(

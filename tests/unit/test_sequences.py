@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_replay_table import LOOSE, STREAM, FakeContext, Truth, World, worth
+from replay_world import LOOSE, STREAM, FakeContext, Truth, World, worth
 
 import thespis.envs  # noqa: F401 - registers the toys
 from thespis.algorithms.rescaling import rescale, unscale
