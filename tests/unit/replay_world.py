@@ -13,9 +13,10 @@ from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.writers import UnrollWriter
 from thespis.roles.actor import next_inputs
 from thespis.runtime.context import Context
-from thespis.types import Acted, Array, Inputs, Unroll, Version
+from thespis.types import Acted, Array, Inputs, Stream, Unroll, Version
 
 LOOSE = SamplesPerInsert(1.0, 1, 1e9)
+STREAM = Stream(("actor", 0), 1)
 
 
 class FakeContext(Context):

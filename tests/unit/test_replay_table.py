@@ -51,9 +51,6 @@ def check(drawn: Transitions, expected: dict[bytes, tuple[int, float, float, Arr
     return {row.tobytes() for row in obs}
 
 
-STREAM = Stream(("actor", 0), 1)
-
-
 @settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
