@@ -109,9 +109,11 @@ def test_a_resumed_run_goes_on_from_servers_and_replays(on: str, stage: Any) -> 
     before = counts(stage.run, "server"), counts(stage.run, "replay")
     launch("gorila", defaults("gorila", None, {**settings, "total_steps": 2500}), resume=stage.run, quiet=True)
     after = counts(stage.run, "server"), counts(stage.run, "replay")
-    for old, new in zip([*before[0], *before[1]], [*after[0], *after[1]], strict=True):
-        for name in {"updates", "steps", "inserted", "sampled"} & set(old):
-            assert old[name] < new[name] < 2 * old[name]
+    for olds, news in zip(before, after, strict=True):
+        for name in {"updates", "inserted", "sampled"} & set(olds[0]):
+            # One bundle may be up before the other and do all that is left; none begins at zero again.
+            assert all(old[name] <= new[name] for old, new in zip(olds, news, strict=True))
+            assert sum(old[name] for old in olds) < sum(new[name] for new in news)
 
 
 @pytest.mark.timeout(60)
