@@ -46,10 +46,6 @@ class DPGUpdate(ValueUpdate):
 
     def __init__(self, network: DPGNetwork, cfg: DPGSettings) -> None:
         super().__init__(network, cfg)
-        self._critic = list(network.critic.parameters())
-        theirs = {id(parameter) for parameter in self._critic}
-        self._actor = [parameter for parameter in network.parameters() if id(parameter) not in theirs]
-        self.parameters = [*self._actor, *self._critic]
 
     def gradients(self, batch: Transitions, want_metrics: bool = False) -> tuple[list[Tensor], dict[str, float]]:
         """Gradients in the order of `parameters`, and metrics by name (empty unless wanted)."""
@@ -69,14 +65,15 @@ class DPGUpdate(ValueUpdate):
         batch.priorities = errors.abs().numpy()
         actions = network.act(obs)
         slopes = action_slopes(critic, features, actions, self._cfg.slope_clip)
-        # Products, as in DQN: the gradients of both losses, without autograd seeing the losses themselves.
-        of_actor = torch.autograd.grad((actions * (slopes / -len(errors))).sum(), self._actor, materialize_grads=True)
-        of_critic = torch.autograd.grad(torch.dot(q, pulls), self._critic, materialize_grads=True)
+        # Products, as in DQN: the gradients of both losses, without autograd seeing the losses themselves. No parameter
+        # is in both, so one sum has them all.
+        climb = (actions * slopes).sum() / len(errors)
+        gradients = torch.autograd.grad(torch.dot(q, pulls) - climb, self.parameters, materialize_grads=True)
         metrics: dict[str, float] = {}
         if want_metrics:
             parts = {"td_error": errors, "q_mean": q.detach(), "target_mean": targets, "action_slope": slopes.abs()}
             metrics = {f"train/{name}": float(part.mean()) for name, part in parts.items()} | {"train/loss": loss}
-        return [*of_actor, *of_critic], metrics
+        return list(gradients), metrics
 
     def observe(self, batch: Transitions) -> None:
         """An update from `batch` was applied."""

@@ -92,9 +92,12 @@ class Config(Experiment):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "Pendulum-v1": {
-        "total_steps": 30_000,
+    "Pendulum-v1": {  # an update every two steps; values stay above -10
+        "total_steps": 20_000,
+        "discount": 0.98,
+        "replay": {"samples_per_insert": 64.0},
         "reward": {"kind": "scale", "scale": 0.1},
+        "optimizer": {"anneal": True},
     },
 }
 
@@ -107,9 +110,7 @@ def refuse(cfg: Config, spaces: Spaces) -> None:
 
     bounded(spaces.action_space)
     if cfg.network.factory and not isinstance(network(cfg.network, spaces, seed=0), DPGNetwork):
-        raise ThespisError(
-            "--network.factory must make a network with a critic: extend thespis.networks.dpg.DPGNetwork"
-        )
+        raise ThespisError(f"{cfg.network.factory!r} makes a network without a critic; extend networks.dpg.DPGNetwork")
     affordable(cfg.replay, row_layout(spaces, cfg.replay), cfg.replay.capacity)
 
 
