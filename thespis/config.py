@@ -75,7 +75,11 @@ class QNetworkConfig(NetworkConfig):
 class DPGNetworkConfig(NetworkConfig):
     """The network that acts, and the critic that values what it does; they share nothing."""
 
-    critic_hidden: tuple[int, ...] = (64, 64)
+    activation: Literal["tanh", "relu"] = "relu"
+    """Activation of the mlps."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Layer sizes of the mlp that acts."""
+    critic_hidden: tuple[int, ...] = (256, 256)
     """Layer sizes of the critic's mlp; the first reads the observation, the others its features and the action."""
 
 
