@@ -129,7 +129,7 @@ class Learner:
         behind = lags(batch.versions[batch.valid], self.version)
         steps = int(behind.size)
         if steps and self._publish is not None:
-            ctx.record("lag", float(behind.mean()), maximum=float(behind.max()), weight=steps)
+            ctx.lag(behind)
         after = batch.steps_after(self._steps)
         wanted = ctx.now() - self._measured >= _METRICS_SECONDS
         applied = False

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from thespis.types import Episode
+from thespis.types import Array, Episode
 
 T = TypeVar("T")
 
@@ -61,7 +61,8 @@ class Report:
 
     `counters`: e.g. `env_steps`, `updates`, `dropped/<name>`. `stats`: by metric name (`train/loss`, `lag`).
     `busy`: seconds per kind of work. `edges`: by edge name, `caller.service.method`.
-    `waiting`: the edge the role waits on right now, if any. `seconds`: the time the report covers.
+    `lags`: steps that were used at each lag. `waiting`: the edge the role waits on right now, if any. `seconds`: the time the report covers.
+    `rss_mb`: the most memory its process has had. `cpu_seconds`: of its process, told by the first role there alone.
     """
 
     role: str
@@ -72,8 +73,10 @@ class Report:
     episodes: list[Episode] = field(default_factory=list)
     busy: dict[str, float] = field(default_factory=dict)
     edges: dict[str, Traffic] = field(default_factory=dict)
+    lags: dict[int, int] = field(default_factory=dict)
     waiting: str | None = None
     rss_mb: float = 0.0
+    cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,21 @@ class Context:
         if stat is None:
             stat = self._report.stats[name] = Stat()
         stat.add(value, maximum, weight)
+
+    def lag(self, behind: Array, weight: float | None = None) -> None:
+        """Book how many updates behind some steps were when they were used, `[N]`; `weight` steps, by default N.
+
+        Besides mean and maximum it is counted how many steps had which lag: exactly below 8, to a quarter above.
+        """
+        each = 1.0 if weight is None else weight / behind.size
+        self.record("lag", float(behind.mean()), maximum=float(behind.max()), weight=each * behind.size)
+        # All but the three highest bits are left out: four quarters for each power of two, and they stand in a row.
+        coarse = np.maximum(np.frexp(behind)[1] - 3, 0)
+        quarters = np.bincount(4 * coarse + (behind >> coarse))
+        lags = self._report.lags
+        for quarter in quarters.nonzero()[0].tolist():
+            lag = quarter if quarter < 8 else (quarter % 4 + 4) << (quarter // 4 - 1)
+            lags[lag] = lags.get(lag, 0) + round(float(quarters[quarter]) * each)
 
     def episode(self, episode: Episode) -> None:
         self._report.episodes.append(episode)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import resource
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
@@ -22,11 +22,13 @@ from thespis.runs.checkpoints import save_role
 from thespis.runtime.clock import LocalContext
 from thespis.runtime.context import Context, Identity
 from thespis.runtime.endpoint import Call, Endpoint, build
-from thespis.runtime.process import Status
+from thespis.runtime.process import Status, peak_memory_mb
 from thespis.sealed import seal, unseal
 
 _FLUSH_SECONDS = 0.05
 """How stale the supervisor's numbers may be: it decides when to stop from them."""
+_WEIGH_SECONDS = 1.0
+"""How often a process looks how much memory it has: that takes longer than a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,9 @@ class Host:
         self._calls = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._workers: list[asyncio.Task[None]] = []
+        self._cpu = 0.0
+        self._weighed = float("-inf")
+        self._rss_mb = 0.0
 
     def start(self, start: Start) -> None:
         """Build the roles and let the workers among them run. What goes wrong is told, not raised."""
@@ -227,10 +232,13 @@ class Host:
 
     def flush(self) -> None:
         reports = [ctx.take_report() for ctx in self._contexts]
-        # The peak, not the present size: it is one cheap call, and the peak is what must fit.
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if time.monotonic() - self._weighed >= _WEIGH_SECONDS:
+            self._weighed, self._rss_mb = time.monotonic(), peak_memory_mb()
         for report in reports:
-            report.rss_mb = resident
+            report.rss_mb = self._rss_mb
+        if reports:
+            spent = time.process_time()
+            reports[0].cpu_seconds, self._cpu = spent - self._cpu, spent
         self._tell(("reports", reports))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:

@@ -68,6 +68,12 @@ class Session:
                 self.stop_reason = "return_reached"
             elif self.monitor.env_steps >= self.cfg.total_steps:
                 self.stop_reason = "total_steps"
+            elif self._time_is_up(now):
+                self.stop_reason = "total_seconds"
+
+    def _time_is_up(self, now: float) -> bool:
+        first, limit = self.monitor.first_step, self.cfg.total_seconds
+        return limit is not None and first is not None and self.monitor.elapsed(now) - first.seconds >= limit
 
     def tick(self, now: float) -> None:
         """Write a row if one is due, and refresh what a person sees."""
@@ -200,6 +206,8 @@ class Session:
             raise ThespisError(
                 f"{self.run.path} has taken its {self.monitor.env_steps:,} steps; give resume a higher --total-steps"
             )
+        if self._time_is_up(self.clock):
+            raise ThespisError(f"{self.run.path} has had its seconds; give resume a higher --total-seconds")
         if self.monitor.reached:
             raise ThespisError(f"{self.run.path} has reached its return; give resume a higher --stop-at-return")
         self.log(f"resuming {found.path.name}, the newest valid checkpoint, at {self.monitor.env_steps:,} steps")
@@ -217,11 +225,34 @@ class Session:
         summary = self.monitor.summary(
             self.identity, self.stop_reason or "error", now, startup_seconds, self._weights_sha256
         )
+        summary["processes"] = self._processes()
         try:
             commit_file(self.run.summary, to_json(summary))
         except OSError as error:
             self.log(f"summary.json not written ({error})")
         return summary
+
+    def _processes(self) -> dict[str, dict[str, Any]]:
+        """What each kind of process took: CPU seconds of all of its kind, and the mean of their peaks of memory.
+
+        Roles that share a process cannot be told apart here. The simulation has no processes: null.
+        """
+        monitor = self.monitor
+        kinds: dict[str, dict[str, Any]] = {}
+        for home, specs in self.program.processes.items():
+            first = specs[0]
+            name = first.role if len(specs) == 1 else home.removesuffix(f"-{first.index}")
+            if name in kinds:
+                kinds[name]["count"] += 1
+                continue
+            sizes = [size for size in monitor.rss_mb.get(first.role, {}).values() if size]
+            kinds[name] = {
+                "roles": [spec.role for spec in specs],
+                "count": 1,
+                "cpu_seconds": monitor.cpu_seconds.get(first.role),
+                "rss_mb": sum(sizes) / len(sizes) if sizes else None,
+            }
+        return kinds
 
     def close(self) -> None:
         self._writer.close()

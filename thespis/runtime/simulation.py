@@ -340,7 +340,7 @@ class Simulation:
         session = self._session
         if session.monitor.updates:
             self._save()
-        if session.stop_reason in ("total_steps", "return_reached"):
+        if session.stop_reason in ("total_steps", "total_seconds", "return_reached"):
             for life in list(self._lives.values()):
                 if hasattr(life.role, "evaluate"):
                     self._judge(loop, life)
