@@ -61,8 +61,9 @@ class Report:
 
     `counters`: e.g. `env_steps`, `updates`, `dropped/<name>`. `stats`: by metric name (`train/loss`, `lag`).
     `busy`: seconds per kind of work. `edges`: by edge name, `caller.service.method`.
-    `lags`: steps that were used at each lag. `waiting`: the edge the role waits on right now, if any. `seconds`: the time the report covers.
-    `rss_mb`: the most memory its process has had. `cpu_seconds`: of its process, told by the first role there alone.
+    `lags`: steps that were used at each lag. `waiting`: the edge the role waits on right now, if any.
+    `seconds`: the time the report covers. `rss_mb`: the most memory its process has had.
+    `cpu_seconds`: of its process, told by the first role there alone.
     """
 
     role: str
