@@ -65,10 +65,9 @@ def load_config(path: Path) -> tuple[str, dict[str, Any]]:
     return name, data
 
 
-def launch(name: str, cfg: Experiment, *, resume: Path | None = None, quiet: bool = False) -> Any:
-    """Perform the run and return it as a `Trained`. User errors are raised before anything is left behind."""
+def check(name: str, cfg: Experiment) -> tuple[Any, Any, Any]:
+    """The program, the cost model and the faults, after all that can be refused before a run starts was not."""
     from thespis.envs.make import describe
-    from thespis.runs.directory import RunDirectory
     from thespis.runtime.faults import parse_faults
 
     module = architecture(name)
@@ -80,7 +79,14 @@ def launch(name: str, cfg: Experiment, *, resume: Path | None = None, quiet: boo
     spaces = describe(resolve(cfg.env))
     if hasattr(module, "refuse"):
         module.refuse(cfg, spaces)
-    costs = _costs(cfg)
+    return program, _costs(cfg), faults
+
+
+def launch(name: str, cfg: Experiment, *, resume: Path | None = None, quiet: bool = False) -> Any:
+    """Perform the run and return it as a `Trained`. User errors are raised before anything is left behind."""
+    from thespis.runs.directory import RunDirectory
+
+    program, costs, faults = check(name, cfg)
     if resume is None:
         run = RunDirectory.create(program.name, _label(cfg), cfg.seed, cfg.run_dir)
         _write_config(run.config, name, cfg)

@@ -136,9 +136,9 @@ def test_the_newest_evaluation_counts() -> None:
 
 
 KEYS = """
-    architecture env seed on exit_reason env_steps updates episodes wall_seconds startup_seconds steps_per_second
-    return_mean_100 eval_return_mean eval_episodes seconds_to_threshold lag lag_counts samples_per_insert roles
-    edges restarts dropped nodes weights_sha256
+    architecture env seed on exit_reason env_steps updates episodes wall_seconds startup_seconds first_step_seconds
+    steps_per_second updates_per_second return_mean_100 eval_return_mean eval_episodes seconds_to_threshold lag
+    lag_counts samples_per_insert roles edges restarts dropped nodes weights_sha256
 """
 
 

@@ -124,6 +124,14 @@ class Monitor:
         return (last.env_steps - first.env_steps) / (last.seconds - first.seconds)
 
     @property
+    def updates_per_second(self) -> float | None:
+        """Over the same time as `steps_per_second`."""
+        first, last = self._first_update, self._last_update
+        if first is None or last is None or last.seconds <= first.seconds:
+            return None
+        return self.updates / (last.seconds - first.seconds)
+
+    @property
     def shown(self) -> Interval:
         """The last finished interval, or the first one while it is still open."""
         return self._closed or self._open
@@ -233,7 +241,9 @@ class Monitor:
             "episodes": self.episodes,
             "wall_seconds": self.elapsed(now),
             "startup_seconds": startup_seconds,
+            "first_step_seconds": self.first_step.seconds if self.first_step else None,
             "steps_per_second": self.steps_per_second,
+            "updates_per_second": self.updates_per_second,
             "return_mean_100": self.return_mean_100,
             "eval_return_mean": self.eval_reward,
             "eval_episodes": self.eval_episodes,
