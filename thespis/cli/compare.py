@@ -69,6 +69,8 @@ def _compare(args: Any) -> int:
     )
     plan.check()
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 150  # a file has room for the whole table
     failures, interrupted = perform(plan, lambda line: console.print(line, soft_wrap=True, markup=False))
     comparison = collect(plan, failures)
     write(comparison, plan.out)

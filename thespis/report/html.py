@@ -34,8 +34,9 @@ figcaption { font-weight: 600; margin: 0 0 10px; }
 svg { display: block; width: 100%; height: auto; color: var(--soft); }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif !important; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th { text-align: right; font-weight: 500; color: var(--soft); font-size: 13px; padding: 8px 10px; white-space: nowrap; }
-td { text-align: right; padding: 8px 10px; border-top: 1px solid var(--line); white-space: nowrap; }
+th { text-align: right; font-weight: 500; color: var(--soft); font-size: 13px; padding: 8px 9px;
+  vertical-align: bottom; }
+td { text-align: right; padding: 8px 9px; border-top: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; font-weight: 600; }
 td.best { background: var(--best); border-radius: 4px; }
 .small td, .small th { font-size: 13px; padding: 4px 8px; }
@@ -46,7 +47,7 @@ details { margin-top: 6px; } summary { cursor: pointer; color: var(--soft); font
 .failed b { color: var(--bad); }
 footer { margin-top: 40px; font-size: 13px; color: var(--soft); }
 """
-_PAIRS = (("return-steps", "return-seconds"), ("speed",), ("lag",), ("roles",), ("traffic",), ("processes",))
+_PAIRS = (("return-steps", "return-seconds"), ("speed", "lag"), ("roles",), ("traffic",), ("processes",))
 _MORE_IS_BETTER = ("return", "greedy", "steps/s", "updates/s")
 
 

@@ -98,7 +98,8 @@ def _lag(entry: Entry) -> str:
         return ""
     if not most:
         return "What it learned from was never older than the weights it changed."
-    return f"Half of what it learned from was at most {half:g} updates old, 95% at most {most:g}."
+    updates = "update" if half == 1 else "updates"
+    return f"Half of what it learned from was at most {half:g} {updates} old, 95% at most {most:g}."
 
 
 def _traffic(entry: Entry) -> str:
@@ -107,7 +108,7 @@ def _traffic(entry: Entry) -> str:
         return ""
     edge = max(entry.edges, key=lambda name: float(entry.edges[name]["bytes_per_step"]))
     share = entry.edges[edge]["bytes_per_step"] / total
-    return f"It moved {number(total)} bytes per step, {share:.0%} of them over {edge}."
+    return f"It moved {number(round(total))} bytes per step, {share:.0%} of them over {edge}."
 
 
 def _reached(entry: Entry, threshold: float | None) -> str:

@@ -24,6 +24,8 @@ COLOURS = (
 )  # fmt: skip
 RETURN = "return, mean of 100 episodes"
 _INK = "#4a5361"
+_HALF, _WHOLE = (5.6, 3.9), 9.6
+"""Inches: pictures that stand side by side on a page, and the width of those that do not."""
 _WORK = {
     "env_step": "#3987d2", "inference": "#7fb3e6", "learn": "#e67e33", "apply": "#f0b07c",
     "insert": "#33a271", "sample": "#86cbab",
@@ -116,7 +118,7 @@ def bands(
     curves: dict[str, Band], colour: dict[str, str], label: str, what: str, threshold: float | None = None
 ) -> Figure:
     """Curves with their intervals; an axis that spans more than a factor of twenty shows orders of magnitude."""
-    figure, (axis,) = _canvas(6.4, 4.2)
+    figure, (axis,) = _canvas(*_HALF)
     for name, curve in curves.items():
         axis.fill_between(curve.x, curve.low, curve.high, color=colour[name], alpha=0.18, lw=0)
         axis.plot(curve.x, curve.middle, color=colour[name], lw=1.8, label=name, solid_capstyle="round")
@@ -140,7 +142,7 @@ def lags(comparison: Comparison) -> Figure | None:
     entries = [entry for entry in comparison.entries if entry.lag["counts"]]
     if not entries:
         return None
-    figure, (axis,) = _canvas(6.4, 4.2)
+    figure, (axis,) = _canvas(*_HALF)
     most = max(int(lag) for entry in entries for lag in entry.lag["counts"])
     for entry in entries:
         at = np.array([int(lag) for lag in entry.lag["counts"]], float)
@@ -148,7 +150,8 @@ def lags(comparison: Comparison) -> Figure | None:
         x = np.concatenate([[0.0], at, [most * 1.05 + 1]])
         y = np.concatenate([[0.0], np.cumsum(steps) / steps.sum(), [1.0]])
         axis.step(x, y, where="post", color=colours(comparison.entries)[entry.name], lw=1.8, label=entry.name)
-    axis.set_xscale("symlog", linthresh=8, linscale=1.5)
+    axis.set_xscale("symlog", base=2, linthresh=1)
+    axis.set_xticks([0, *(2**i for i in range(int(most + 1).bit_length()))][:: 1 if most < 512 else 2])
     axis.set(xlim=(0, most * 1.05 + 1), ylim=(0, 1.03), xlabel="lag, updates", ylabel="share of steps at most this old")
     axis.xaxis.set_major_formatter(lambda value, _: _short(value))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
@@ -165,7 +168,7 @@ def speed(comparison: Comparison) -> Figure | None:
     entries = [entry for entry in comparison.entries if entry.steps_per_second.values]
     if not entries:
         return None
-    figure, axes = _canvas(9.2, 0.9 + 0.42 * len(entries), columns=2)
+    figure, axes = _canvas(_HALF[0], max(_HALF[1], 0.9 + 0.42 * len(entries)), columns=2)
     for axis, title in zip(axes, ("environment steps / s", "updates / s"), strict=True):
         for y, entry in enumerate(entries):
             value = entry.steps_per_second if axis is axes[0] else entry.updates_per_second
@@ -197,7 +200,7 @@ def roles(comparison: Comparison) -> Figure | None:
         return None
     kinds = list(dict.fromkeys(kind for _, _, share in rows for kind in share["busy"]))
     kinds.sort(key=lambda kind: list(_WORK).index(kind) if kind in _WORK else len(_WORK))
-    figure, (axis,) = _canvas(9.2, 1.3 + 0.3 * len(rows))
+    figure, (axis,) = _canvas(_WHOLE, 1.3 + 0.3 * len(rows))
     for y, (_, _, share) in enumerate(rows):
         parts = [(kind, share["busy"].get(kind, 0.0), _WORK.get(kind, _OTHER), 0.9) for kind in kinds]
         _stack(axis, y, [*parts, ("waiting", share["wait_share"], _INK, 0.22)])
@@ -217,13 +220,13 @@ def traffic(comparison: Comparison) -> Figure | None:
     entries = [entry for entry in comparison.entries if any(edge["bytes_per_step"] for edge in entry.edges.values())]
     if not entries:
         return None
-    figure, (axis,) = _canvas(9.2, 1.25 + 0.42 * len(entries))
+    figure, (axis,) = _canvas(_WHOLE, 1.25 + 0.42 * len(entries))
     for y, entry in enumerate(entries):
         amounts = dict.fromkeys(_KINDS, 0.0)
         for edge in entry.edges.values():
             amounts[edge["kind"]] = amounts.get(edge["kind"], 0.0) + edge["bytes_per_step"]
         end = _stack(axis, y, [(kind, amount, _KINDS.get(kind, _OTHER), 0.9) for kind, amount in amounts.items()])
-        axis.annotate(number(end), (end, y), (6, 0), textcoords="offset points", va="center", fontsize=9)
+        axis.annotate(number(round(end)), (end, y), (6, 0), textcoords="offset points", va="center", fontsize=9)
     _rows(axis, [entry.name for entry in entries])
     axis.set_xlabel("bytes per environment step")
     used = {edge["kind"] for entry in entries for edge in entry.edges.values() if edge["bytes_per_step"]}
@@ -238,7 +241,7 @@ def processes(comparison: Comparison) -> Figure | None:
         return None
     kinds = list(dict.fromkeys(kind for entry in entries for kind in entry.processes))
     colour = dict(zip(kinds, cycle(COLOURS), strict=False))
-    figure, axes = _canvas(9.2, 1.25 + 0.42 * len(entries), columns=2)
+    figure, axes = _canvas(_WHOLE, 1.25 + 0.42 * len(entries), columns=2)
     for axis, title in zip(axes, ("CPU seconds per run", "peak memory, MB"), strict=True):
         for y, entry in enumerate(entries):
             parts = []

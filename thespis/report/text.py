@@ -15,7 +15,7 @@ CAPTIONS = {
     "return-seconds": "Return against seconds",
     "speed": "Speed; a dot is a run",
     "lag": "Lag of what was learned from",
-    "roles": "How each role spent its time, from the first update on",
+    "roles": "How each role spent its time; what is blank went into messages and into waiting for a core",
     "traffic": "Traffic between roles",
     "processes": "CPU time and memory",
 }
@@ -34,7 +34,7 @@ def overview(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     seconds = "virtual s" if comparison.on == "simulation" else "s"
     heads = ["architecture", "return", "greedy", "steps/s", "updates/s"]
     heads += [f"{seconds}{goal}", f"steps{goal}", "reached"] if goal else []
-    heads += ["lag 50%", "lag 95%", "samples/insert", "bytes/step"]
+    heads += ["lag, 50% / 95%", "samples/insert", "bytes/step"]
     return heads, [_row(entry, bool(goal)) for entry in comparison.entries]
 
 
@@ -46,7 +46,8 @@ def _row(entry: Entry, goal: bool) -> list[str]:
     if goal:
         reached = f"{len(entry.seconds_to_threshold.values)} of {len(entry.runs) + len(entry.failed)}"
         row += [number(entry.seconds_to_threshold.middle), number(entry.steps_to_threshold.middle), reached]
-    return [*row, *lag, number(entry.samples_per_insert.middle), number(traffic if entry.runs else None)]
+    lags = " / ".join(lag) if entry.lag["counts"] else "–"
+    return [*row, lags, number(entry.samples_per_insert.middle), number(round(traffic) if entry.runs else None)]
 
 
 def edge_rows(entry: Entry) -> list[list[str]]:
@@ -137,13 +138,14 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def terminal(comparison: Comparison) -> Table:
-    """The overview for a terminal."""
+    """The overview for a terminal, without the intervals."""
     heads, rows = overview(comparison)
-    table = Table(
-        title=f"{comparison.env}, {_subtitle(comparison)}", title_justify="left", title_style="bold", box=None
-    )
+    for entry, row in zip(comparison.entries, rows, strict=True):
+        row[heads.index("return")] = number(entry.returns.middle)
+    title = f"{comparison.env}, {_subtitle(comparison)}"
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None)
     for head in heads:
-        table.add_column(head, justify="left" if head == "architecture" else "right", header_style="dim", no_wrap=True)
+        table.add_column(head, justify="left" if head == "architecture" else "right", overflow="fold")
     for entry, row in zip(comparison.entries, rows, strict=True):
         table.add_row(*row, style="red" if entry.failed and not entry.runs else None)
     return table
