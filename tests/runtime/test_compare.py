@@ -19,20 +19,7 @@ from thespis.report import plots
 
 pytestmark = pytest.mark.timeout(90)
 HERE = Path(__file__).parent
-SMALL = [
-    "--env",
-    "CartPole-v1",
-    "--on",
-    "simulation",
-    "--actors",
-    "1",
-    "--envs-per-actor",
-    "2",
-    "--eval-episodes",
-    "1",
-    "--hidden",
-    "16",
-]
+SMALL = ["--on", "simulation", "--actors", "1", "--envs-per-actor", "2", "--eval-episodes", "1", "--hidden", "16"]
 BUDGET = ["--seconds", "0.1", "--total-steps", "1000"]
 PICTURES = {"return-steps", "return-seconds", "speed", "lag", "roles", "traffic"}
 BROKEN = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,14 @@ def _compare(args: Any) -> int:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 150  # a file has room for the whole table
-    failures, interrupted = perform(plan, lambda line: console.print(line, soft_wrap=True, markup=False))
+    say = partial(console.print, soft_wrap=True, markup=False)
+    failures, interrupted = perform(plan, say, quiet=not console.is_terminal)  # a file needs no line per row
     comparison = collect(plan, failures)
     write(comparison, plan.out)
     console.print()
     console.print(terminal(comparison))
-    console.print(f"\nreport: {plan.out / 'report.html'}", soft_wrap=True, markup=False)
+    say(f"\nreport: {plan.out / 'report.html'}")
     if interrupted:
-        console.print("interrupted; the same command goes on with what is missing")
+        say("interrupted; the same command goes on with what is missing")
         return 130
     return 1 if failures else 0

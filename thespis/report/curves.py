@@ -62,7 +62,7 @@ def draw_curves(groups: dict[str, list[Run]], x: str, metric: str, smooth: int, 
             raise ThespisError(f"{runs[0].path} has no {metric}; it has {', '.join(have) or 'no metrics yet'}")
         curves[name] = band(lines, even=x != "steps")
     colour = dict(zip(curves, cycle(plots.COLOURS), strict=False))
-    label = "environment steps" if x == "steps" else "seconds since the first step"
+    label = plots.STEPS if x == "steps" else "seconds since the first step"
     file = io.BytesIO()
     with rc_context(plots.STYLE):  # type: ignore[arg-type]
         figure = plots.bands(curves, colour, label, plots.RETURN if metric == "rollout/ep_rew_mean" else metric)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -81,14 +82,17 @@ def _clear(path: Path) -> None:
 @contextmanager
 def _claim(out: Path) -> Iterator[None]:
     """Two that run the same comparison at once would take each other's runs for unfinished ones."""
+    runs = out / "runs"
     try:
-        (out / "runs").mkdir(parents=True, exist_ok=True)
-        file = (out / "runs" / ".lock").open("w")
+        runs.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(runs, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise ThespisError(f"cannot write to {out} ({error.strerror}); give another --out") from None
-    with file:
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ThespisError(f"{out} is in use: another process runs this comparison") from None
         yield
+    finally:
+        os.close(descriptor)

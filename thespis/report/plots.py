@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COLOURS = (
     "#3987d2", "#e67e33", "#33a271", "#9a6fd0", "#d65a7f", "#1fa3ad", "#b98d1d", "#8a8f98", "#7fa32b", "#c061b8",
 )  # fmt: skip
+STEPS = "environment steps"
 RETURN = "return, mean of 100 episodes"
 _INK = "#4a5361"
 _HALF, _WHOLE = (5.6, 3.9), 9.6
@@ -110,14 +111,14 @@ def returns(comparison: Comparison, x: str) -> Figure | None:
     if not curves:
         return None
     virtual = "virtual " if comparison.on == "simulation" else ""
-    label = "environment steps" if x == "steps" else f"{virtual}seconds since the first step"
+    label = STEPS if x == "steps" else f"{virtual}seconds since the first step"
     return bands(curves, colours(comparison.entries), label, RETURN, comparison.threshold)
 
 
 def bands(
     curves: dict[str, Band], colour: dict[str, str], label: str, what: str, threshold: float | None = None
 ) -> Figure:
-    """Curves with their intervals; an axis that spans more than a factor of twenty shows orders of magnitude."""
+    """Curves with their intervals; steps that span more than a factor of twenty are shown by orders of magnitude."""
     figure, (axis,) = _canvas(*_HALF)
     for name, curve in curves.items():
         axis.fill_between(curve.x, curve.low, curve.high, color=colour[name], alpha=0.18, lw=0)
@@ -126,7 +127,7 @@ def bands(
     if threshold is not None:
         axis.axhline(threshold, color=_INK, lw=0.9, ls=(0, (4, 3)), alpha=0.7, zorder=0)
     ends = [curve.x[-1] for curve in curves.values()]
-    if "step" in label and max(ends) > 20 * min(curve.x[0] for curve in curves.values()) > 0:
+    if label == STEPS and max(ends) > 20 * min(curve.x[0] for curve in curves.values()) > 0:
         axis.set_xscale("log")
     axis.xaxis.set_major_formatter(lambda value, _: _short(value))
     if axis.get_xscale() == "log":
@@ -153,7 +154,7 @@ def lags(comparison: Comparison) -> Figure | None:
     axis.set_xscale("symlog", base=2, linthresh=1)
     axis.set_xticks([0, *(2**i for i in range(int(most + 1).bit_length()))][:: 1 if most < 512 else 2])
     axis.set(xlim=(0, most * 1.05 + 1), ylim=(0, 1.03), xlabel="lag, updates", ylabel="share of steps at most this old")
-    axis.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     _grid(axis, "both")
     _legend(figure, axis)

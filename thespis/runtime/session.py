@@ -87,7 +87,7 @@ class Session:
         self.screen.report(self.view(now))
 
     def view(self, now: float) -> View:
-        return View.of(self.monitor, self.identity, self.cfg.total_steps, now)
+        return View.of(self.monitor, self.identity, self.cfg.total_steps, now, self.cfg.total_seconds)
 
     def end(self, reason: str, error: str | None = None, *, blame_user: bool = False) -> None:
         """Ask the runtime to stop. The first reason counts; later ones are its consequences."""
