@@ -39,6 +39,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         (["train", "--help"], ["torch", "numpy"]),
         (["train", "impala", "--help"], ["torch", "gymnasium"]),
         (["list"], ["torch", "gymnasium"]),
+        (["compare", "--help"], ["torch", "numpy", "gymnasium", "matplotlib"]),
+        (["plot", "--help"], ["torch", "numpy", "gymnasium", "matplotlib"]),
         (["show", "impala"], ["torch"]),
     ],
 )

@@ -17,7 +17,7 @@ from conftest import until
 from thespis.cli.main import main
 from thespis.report import plots
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 HERE = Path(__file__).parent
 SMALL = ["--on", "simulation", "--actors", "1", "--envs-per-actor", "2", "--eval-episodes", "1", "--hidden", "16"]
 BUDGET = ["--seconds", "0.1", "--total-steps", "1000"]
@@ -140,22 +140,29 @@ def test_other_settings_are_refused_instead_of_mixed(done: Path, capfd: Any) -> 
     assert summaries(done) == before
 
 
-def test_killed_in_the_middle_of_a_run_it_goes_on_with_that_run(stage: Any, done: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_ended_in_the_middle_of_a_run_it_goes_on_with_that_run(
+    number: int, stage: Any, done: Path, monkeypatch: Any, capsys: Any
+) -> None:
     out, gate = stage.path / "out", stage.path / "gate"
     shutil.copytree(done, out)
     monkeypatch.setenv("THESPIS_TEST_GATE", str(gate))
-    words = ["compare", "impala", HERE / "gated.py", *SMALL, *BUDGET, "--seeds", "1", "--out", out]
+    words = ["compare", "impala", str(HERE / "gated.py"), *SMALL, *BUDGET, "--seeds", "1", "--out", str(out)]
     before = (out / "runs" / "impala-s0" / "summary.json").read_bytes()
     process = stage.start(*words)
     until((out / "runs" / "gated-s0" / "topology.json").exists)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (out / "runs" / "gated-s0" / "summary.json").exists()
-    (out / "runs" / "gated-s0" / "metrics.jsonl").write_text('{"step": 1, "ti')
-    gate.touch()
-    ended = stage.thespis(*words)
-    assert ended.returncode == 0, ended.stderr
-    assert "impala, seed 0: is there already" in ended.stdout and "seed 0: running for" in ended.stdout
+    os.kill(process.pid, number)
+    if number == signal.SIGINT:
+        gate.touch()
+        assert "the same command goes on" in process.communicate(timeout=60)[0] and process.returncode == 130
+        assert results(out)["gated"]["runs"] == [], "half a run is not compared"
+    else:
+        process.wait()
+        (out / "runs" / "gated-s0" / "metrics.jsonl").write_text('{"step": 1, "ti')
+        gate.touch()
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "impala, seed 0: is there already" in told and "seed 0: running for" in told
     assert (out / "runs" / "impala-s0" / "summary.json").read_bytes() == before
     assert [run["seed"] for run in results(out)["gated"]["runs"]] == [0]
 

@@ -10,7 +10,7 @@ import pytest
 from thespis import train
 from thespis.cli.main import main
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 SMALL: dict[str, Any] = {"actors": 1, "envs_per_actor": 2, "eval_episodes": 1, "eval_every": 0.0, "quiet": True}
 
 
