@@ -72,6 +72,14 @@ class QNetworkConfig(NetworkConfig):
 
 
 @dataclass(frozen=True)
+class DPGNetworkConfig(NetworkConfig):
+    """The network that acts, and the critic that values what it does; they share nothing."""
+
+    critic_hidden: tuple[int, ...] = (64, 64)
+    """Layer sizes of the critic's mlp; the first reads the observation, the others its features and the action."""
+
+
+@dataclass(frozen=True)
 class ReplayConfig:
     """How steps are kept and how often each is learned from."""
 

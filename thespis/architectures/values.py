@@ -6,10 +6,10 @@ actor xN --unroll--> replay --transitions--> learner --weights--> store --pull--
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from thespis import roles
-from thespis.architectures.evaluating import add_evaluator
+from thespis.architectures.evaluating import Evaluated, add_evaluator
 from thespis.config import Experiment, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig
 from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from thespis.envs.spaces import Spaces
+    from thespis.experience.tables import HasReplay
     from thespis.runtime.context import Context
     from thespis.types import Array
 
@@ -129,7 +130,7 @@ def refuse(cfg: ValueExperiment, spaces: Spaces) -> None:
     affordable(cfg.replay, row_layout(spaces, cfg.replay), cfg.replay.capacity)
 
 
-def build_replay(ctx: Context, cfg: ValueExperiment, capacity: int, limiter: SamplesPerInsert) -> roles.ReplayTable:
+def build_replay(ctx: Context, cfg: HasReplay, capacity: int, limiter: SamplesPerInsert) -> roles.ReplayTable:
     from thespis.experience.tables import replay_table
 
     return replay_table(ctx, cfg, capacity, limiter)
@@ -169,9 +170,20 @@ def build_learner(ctx: Context, cfg: OneLearner, sample: Any, prioritise: Any, p
     return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
 
 
+class Replaying(Evaluated, Protocol):
+    """What `value_program` reads. `insert_items`: the most items that one unroll makes; `sample_items`: per call."""
+
+    @property
+    def replay(self) -> ReplayConfig: ...
+    @property
+    def insert_items(self) -> int: ...
+    @property
+    def sample_items(self) -> int: ...
+
+
 def value_program(
     name: str,
-    cfg: OneLearner,
+    cfg: Replaying,
     build_actor: Callable[..., roles.Actor],
     build_replay: Callable[..., roles.ReplayTable] = build_replay,
     build_learner: Callable[..., roles.Learner] = build_learner,
