@@ -104,6 +104,18 @@ PRESETS: dict[str, dict[str, Any]] = {
         "network": {"hidden": [32], "lstm": 32, "feedback": False},
         "optimizer": {"anneal": True},
     },
+    "thespis/Lock-v0": {  # an unroll is an episode and the row of its reset, a batch is one update for each episode
+        "total_steps": 20_000,
+        "actors": 1,
+        "envs_per_actor": 4,
+        "unroll_length": 11,
+        "sequence_length": 11,
+        "burn_in": 0,
+        "target_period": 50,
+        "publish_every": 1,
+        "replay": {"capacity": 20_000, "warm_up": 32, "samples_per_insert": 32.0},
+        "optimizer": {"learning_rate": 2e-3},
+    },
     "ALE/*": {  # table 2
         "total_steps": 50_000_000,
         "envs_per_actor": 8,

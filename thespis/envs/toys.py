@@ -1,12 +1,14 @@
 """Small environments with known answers, for examples and for testing the whole system.
 
-Registered as `thespis/Memory-v0`, `thespis/Recall-v0`, `thespis/Chain-v0`, `thespis/Faulty-v0`, `thespis/Sleep-v0`.
+Registered as `thespis/Memory-v0`, `thespis/Recall-v0`, `thespis/Lock-v0`, `thespis/Chain-v0`, `thespis/Faulty-v0`,
+`thespis/Sleep-v0`.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -82,6 +84,46 @@ class Recall(gym.Env[Array, np.int64]):
         if self._time == 0:
             obs[self._cue] = 1.0
         return obs
+
+
+class Lock(gym.Env[Array, np.int64]):
+    """A combination lock: reward 1 if all `length` digits of its code are dialled in order, else nothing, ever.
+
+    `obs`: float32 `[choices + 1]`, the last digit dialled (one-hot, 0 at first) and 1. How many were dialled is not
+    shown, so an agent has to count; a wrong digit is not told, so it is found by chance once in choices^length
+    episodes. The code is the same in every episode and for every seed.
+    """
+
+    def __init__(self, length: int = 10, choices: int = 4) -> None:
+        if length < 1 or choices < 2:
+            raise ValueError(f"length {length} and choices {choices}: give at least 1 digit, and 2 values for each")
+        self.observation_space = Box(0.0, 1.0, (choices + 1,), np.float32)
+        self.action_space = Discrete(choices)
+        self.code: list[int] = np.random.default_rng(123).integers(0, choices, length).tolist()
+        self._dialled: list[int] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._dialled = []
+        return self._observe(), {}
+
+    def step(self, action: np.int64) -> Result:
+        self._dialled.append(int(action))
+        over = len(self._dialled) == len(self.code)
+        return self._observe(), float(self._dialled == self.code), over, False, {}
+
+    def _observe(self) -> Array:
+        obs = np.zeros(self.observation_space.shape or (), np.float32)
+        obs[-1] = 1.0
+        if self._dialled:
+            obs[self._dialled[-1]] = 1.0
+        return obs
+
+
+def open_lock() -> Callable[[Array], int]:
+    """A scripted policy for `thespis/Lock-v0`: called where an episode opens, it returns what acts until its end."""
+    digits = iter(Lock().code)
+    return lambda obs: next(digits)
 
 
 class Chain(gym.Env[Array, np.int64]):
