@@ -140,8 +140,8 @@ def _fit(episode: Demonstration, spaces: Spaces) -> Demonstration:
     rewards = np.asarray(episode.rewards)
     if rewards.ndim != 1 or not len(rewards) or rewards.dtype.kind not in "fiub" or not np.isfinite(rewards).all():
         raise ValueError(f"the rewards are no list of finite numbers, but {rewards.dtype} {rewards.shape}")
-    actions = _fit_actions(np.asarray(episode.actions), len(rewards), spaces.action_space)
     obs = _fit_observations(episode.obs, len(rewards) + 1, spaces.observation_space)
+    actions = _fit_actions(np.asarray(episode.actions), len(rewards), spaces.action_space)
     return Demonstration(obs, actions, rewards.astype(np.float32), bool(episode.terminated))
 
 
