@@ -195,7 +195,7 @@ def test_unrolls_join_to_the_episode(terminated: bool) -> None:
 
 @pytest.mark.parametrize("truncate", [False, True])
 def test_recorded_episodes_are_whole(truncate: bool) -> None:
-    """Whatever the autoreset mode: the observation that ended an episode is in it, the one that opened the next is not."""
+    """The observation that ended an episode is in it, the one that opened the next is not."""
     envs = make("thespis/Chain-v0", 1, env_kwargs={"length": 4, "truncate": truncate})
     played = record(envs, lambda inputs: np.zeros(1, np.int64), 3, seed=0)
     envs.close()

@@ -60,6 +60,17 @@ def test_recall_asks_again_and_again_for_what_it_showed_once() -> None:
     assert abs(blind / questions) < 0.2
 
 
+def test_reversal_turns_the_answer_and_says_so() -> None:
+    env = gym.make("thespis/Reversal-v0", asks=1.0)
+    for seed in range(4):
+        cue = int(env.reset(seed=seed)[0][1])
+        obs = env.step(0)[0]
+        for time in range(1, 40):
+            assert obs.tolist() == [0, 0, 1, float(time < 20)]
+            obs, reward, over, *_ = env.step(cue if time < 20 else 1 - cue)
+            assert reward == 1.0 and over == (time == 39)
+
+
 def test_the_lock_opens_to_its_code_alone() -> None:
     env = gym.make("thespis/Lock-v0")
     code = toys.Lock().code

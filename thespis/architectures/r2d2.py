@@ -92,7 +92,7 @@ class Config(apex.Config):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "thespis/Recall-v0": {  # neither rewards nor actions may tell the agent what it should remember
+    "thespis/Re*-v0": {  # Recall and Reversal: neither rewards nor actions may tell the agent what it should remember
         "total_steps": 96_000,
         "actors": 1,
         "envs_per_actor": 16,
