@@ -1,4 +1,4 @@
-"""A batch of two replays: who it is drawn from, where its priorities go, and that demonstrations stay."""
+"""A batch of several replays: who it is drawn from, where its priorities go, and that demonstrations stay."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ class Shelf:
         self.keys = 0
         self.sent: list[tuple[Array, Array]] = []
 
-    @property
-    def origin(self) -> Origin:
-        return Origin(Edge(self.sample), Edge(self.prioritise))
+    def origin(self, chance: float) -> Origin:
+        return Origin(chance, Edge(self.sample), Edge(self.prioritise))
 
     async def sample(self, items: int) -> Sequences:
         assert items > 0, "nobody is asked for nothing"
@@ -45,7 +44,7 @@ class Shelf:
         state = (np.full((items, 5), 7.0, np.float32),) if self.state else ()
         return Sequences(inputs, zeros.astype(np.int64), zeros, zeros, zeros.astype(np.int64), zeros == 0,
                          zeros.astype(np.int64), state, np.full(items, self.mark, np.float32), keys,
-                         taken=1000 * self.keys)  # fmt: skip
+                         taken=1000 * self.keys if self.state else 0)  # fmt: skip
 
     async def prioritise(self, keys: Array, priorities: Array) -> None:
         self.sent.append((keys, priorities))
@@ -67,9 +66,8 @@ def drink(ratio: float, batches: int, times: int, batch: int = 16) -> tuple[Shel
     taken_in: list[int] = []
 
     async def scene() -> None:
-        source = Mixed(
-            ctx, lived.origin, shown.origin, ratio, batch, batches, lambda n: (np.zeros((n, 5), np.float32),)
-        )
+        origins = [lived.origin(1 - ratio), shown.origin(ratio)]
+        source = Mixed(ctx, origins, batch, batches, lambda number: (np.zeros((number, 5), np.float32),))
         for _ in range(times):
             taken = await source.take()
             obs: Any = taken.inputs.obs
@@ -118,9 +116,9 @@ def test_priorities_go_back_to_where_a_sequence_came_from() -> None:
 def lock(**settings: Any) -> Config:
     return Config(
         env="thespis/Lock-v0", demos="thespis.envs.toys::open_lock", actors=1, envs_per_actor=1, n_step=3,
-        replay=ReplayConfig(capacity=1000, warm_up=1, priority_exponent=0.9, actor_priorities=True),
         network=QNetworkConfig(lstm=8),
-        **{"demo_episodes": 5, "unroll_length": 4, "burn_in": 2, "sequence_length": 6, **settings},
+        **{"replay": ReplayConfig(capacity=1000, warm_up=1, priority_exponent=0.9, actor_priorities=True),
+           "demo_episodes": 5, "unroll_length": 4, "burn_in": 2, "sequence_length": 6, **settings},
     )  # fmt: skip
 
 
@@ -162,6 +160,15 @@ def test_priorities_decide_what_is_drawn_and_are_all_that_is_saved() -> None:
 
     for drawn in asyncio.run(scene()):
         assert np.median(drawn.keys) == 15 and np.count_nonzero(drawn.keys == 15) > 95
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.9])
+def test_a_later_life_has_as_many(exponent: float) -> None:
+    cfg = lock(replay=ReplayConfig(capacity=1000, warm_up=1, priority_exponent=exponent))
+    before, after = demonstrations(cfg), demonstrations(cfg)
+    after.restore(*before.state())
+    assert after._sampler.items == before._sampler.items == 10
+    np.testing.assert_equal(after._sampler.state(), before._sampler.state())
 
 
 def test_other_demonstrations_than_those_saved_are_refused() -> None:

@@ -84,8 +84,9 @@ def build_learner(
 
     update = R2D2Update(learner_network(ctx, cfg), cfg)
     exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
-    lived, shown = Origin(sample, prioritise), Origin(sample_demos, prioritise_demos)
-    source = Mixed(ctx, lived, shown, cfg.demo_ratio, cfg.batch, cfg.batches_per_draw, update.initial_state)
+    lived = Origin(1.0 - cfg.demo_ratio, sample, prioritise)
+    shown = Origin(cfg.demo_ratio, sample_demos, prioritise_demos)
+    source = Mixed(ctx, [lived, shown], cfg.batch, cfg.batches_per_draw, update.initial_state)
     return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
 
 

@@ -1,10 +1,10 @@
-"""Batches from two replays: what the agent lived through, and what it was shown."""
+"""Batches from several replays: what the agent lived through, and what it was shown."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,67 +15,68 @@ from thespis.types import Array, Inputs, Sequences, State, map_tree
 
 
 class Origin(NamedTuple):
-    """The edges to one of the replays."""
+    """One of the replays: the chance of each sequence to come from it, and the edges to it."""
 
+    chance: float
     sample: Draw
     prioritise: Prioritise | None
 
 
 class Asked(NamedTuple):
-    """A call to each replay that is under way; None if it was asked for nothing. `shown`: demonstrations per batch."""
+    """Calls that are under way, one per origin; None where nothing is wanted. `shares`: `[batches, origins]`."""
 
-    shown: list[int]
+    shares: Array
     calls: list[asyncio.Task[Any] | None]
 
 
 class Mixed:
-    """Batches whose every sequence is a demonstration with probability `ratio`, whatever the others are (R2D3).
+    """Batches whose every sequence comes from one of several replays, by chance and whatever the others do (R2D3).
 
-    How many of a batch are demonstrations is drawn first; then each replay is asked for its share of several batches
-    in one call, always ahead. Priorities go back to where a sequence came from, importance weights are those within
-    its replay. Environment steps are counted by the agent's replay alone.
+    How many of a batch come from where is drawn first; then each replay is asked for its share of several batches in
+    one call, always ahead. Priorities go back to where a sequence came from, importance weights are those within its
+    replay.
     """
 
     def __init__(
         self,
         ctx: Context,
-        lived: Origin,
-        shown: Origin,
-        ratio: float,
+        origins: Sequence[Origin],
         batch: int,
         batches: int,
         initial_state: Callable[[int], State],
     ) -> None:
-        """`initial_state`: of so many sequences, for demonstrations: no actor was in any state there."""
-        self._ctx, self._origins, self._initial_state = ctx, (lived, shown), initial_state
-        self._ratio, self._batch, self._batches = ratio, batch, batches
+        """`initial_state`: of so many sequences, for those that come without: nobody was in any state there."""
+        self._ctx, self._origins, self._initial_state = ctx, origins, initial_state
+        self._batch, self._batches = batch, batches
         self._rng = ctx.rng("mix")
         self._asked: Asked | None = None
-        self._ready: deque[tuple[int, list[Sequences]]] = deque()
-        self._lived = self._taken = 0
+        self._ready: deque[tuple[Array, Sequences]] = deque()
+        self._shares = np.zeros(len(origins), np.int64)
+        self._taken = [0] * len(origins)
         self._sent: dict[int, asyncio.Task[None]] = {}
 
     async def take(self) -> Sequences:
-        """The next batch: sequences of the agent first, then demonstrations."""
+        """The next batch, with what is of one origin side by side, in the order of the origins."""
         if not self._ready:
             await self._receive(self._asked or self._ask())
             self._asked = self._ask()
             # Let the requests leave before the learner's work blocks this process.
             await asyncio.sleep(0)
-        self._lived, parts = self._ready.popleft()
-        self._ctx.record("replay/demo_share", 1.0 - self._lived / self._batch)
-        return beside(parts)
+        self._shares, batch = self._ready.popleft()
+        self._ctx.record("replay/demo_share", self._shares[-1] / self._batch)
+        return batch
 
     async def settle(self, batch: Sequences) -> None:
         if batch.priorities is None:
             return
-        for index, cut in enumerate((slice(0, self._lived), slice(self._lived, None))):
-            prioritise, keys = self._origins[index].prioritise, batch.keys[cut]
-            if prioritise is None or not len(keys):
+        cuts = np.cumsum(self._shares)[:-1]
+        parts = zip(self._origins, np.split(batch.keys, cuts), np.split(batch.priorities, cuts), strict=True)
+        for index, (origin, keys, priorities) in enumerate(parts):
+            if origin.prioritise is None or not len(keys):
                 continue
             if index in self._sent:
-                await self._ctx.wait(prioritise.name, self._sent[index])
-            self._sent[index] = self._ctx.ahead(prioritise(keys, batch.priorities[cut]))
+                await self._ctx.wait(origin.prioritise.name, self._sent[index])
+            self._sent[index] = self._ctx.ahead(origin.prioritise(keys, priorities))
 
     async def close(self) -> None:
         for task in (*(self._asked.calls if self._asked else ()), *self._sent.values()):
@@ -83,36 +84,33 @@ class Mixed:
                 task.cancel()
 
     def _ask(self) -> Asked:
-        shown = self._rng.binomial(self._batch, self._ratio, self._batches)
-        items = (self._batch * self._batches - int(shown.sum()), int(shown.sum()))
+        shares = self._rng.multinomial(self._batch, [origin.chance for origin in self._origins], self._batches)
         calls = [
-            self._ctx.ahead(origin.sample(number)) if number else None
-            for origin, number in zip(self._origins, items, strict=True)
+            self._ctx.ahead(origin.sample(int(number))) if number else None
+            for origin, number in zip(self._origins, shares.sum(0), strict=True)
         ]
-        return Asked(shown.tolist(), calls)
+        return Asked(shares, calls)
 
     async def _receive(self, asked: Asked) -> None:
-        """Wait for what was asked for, and cut it into batches."""
+        """Wait for what was asked for, and make batches of it."""
         drawn: list[Any] = [
             None if call is None else await self._ctx.wait(origin.sample.name, call)
             for origin, call in zip(self._origins, asked.calls, strict=True)
         ]
-        if drawn[0] is not None:
-            self._taken = drawn[0].taken
-        if drawn[1] is not None:
-            drawn[1].state, drawn[1].taken = self._initial_state(len(drawn[1].keys)), self._taken
-        at = [0, 0]
-        for demos in asked.shown:
-            parts = []
-            for index, number in enumerate((self._batch - demos, demos)):
-                if number:
-                    parts.append(drawn[index].part(at[index], at[index] + number))
-                    at[index] += number
-            self._ready.append((self._batch - demos, parts))
+        for index, part in enumerate(drawn):
+            if part is not None:
+                self._taken[index] = part.taken
+                part.state = part.state or self._initial_state(len(part.keys))
+        ends = np.cumsum(asked.shares, 0)
+        for shares, starts in zip(asked.shares, ends - asked.shares, strict=True):
+            parts = zip(drawn, starts.tolist(), shares.tolist(), strict=True)
+            batch = beside([part.part(start, start + number) for part, start, number in parts if number])
+            batch.taken = sum(self._taken)
+            self._ready.append((shares, batch))
 
 
 def beside(parts: list[Sequences]) -> Sequences:
-    """Sequences of equal length as one batch; environment steps are those of the first."""
+    """Sequences of equal length as one batch."""
     if len(parts) == 1:
         return parts[0]
 
@@ -136,5 +134,5 @@ def beside(parts: list[Sequences]) -> Sequences:
         state=tuple(np.concatenate(leaves) for leaves in zip(*(part.state for part in parts), strict=True)),
         weights=np.concatenate([part.weights for part in parts]),
         keys=np.concatenate([part.keys for part in parts]),
-        taken=parts[0].taken,
+        taken=0,
     )

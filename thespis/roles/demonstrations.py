@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.program import Edge
 from thespis.roles.table import ReplayTable
-from thespis.types import Array, Stream, Unroll
+from thespis.types import Array, Drawn, Stream, Unroll
 
 
 class Demonstrations(ReplayTable):
@@ -46,5 +48,11 @@ class Demonstrations(ReplayTable):
                 f"the demonstrations are others than when the run was saved ({self._steps.written} rows, not "
                 f"{values['written']}); put back those that it began with"
             )
+        self._sampler.remove(np.arange(self._steps.capacity))  # it is empty where a sampler is restored
         self._sampler.restore({name.partition("/")[2]: column for name, column in arrays.items()})
         self._sampled = values["sampled"]
+
+    def _draw(self, items: int) -> Drawn:
+        drawn = super()._draw(items)
+        drawn.taken = 0  # nobody took these steps in this run
+        return drawn
