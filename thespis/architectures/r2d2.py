@@ -104,6 +104,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "network": {"hidden": [32], "lstm": 32, "feedback": False},
         "optimizer": {"anneal": True},
     },
+    "thespis/Reversal-v0": {"total_steps": 144_000},  # two rules take longer
     "thespis/Lock-v0": {  # an unroll is an episode and the row of its reset, a batch is one update for each episode
         "total_steps": 20_000,
         "actors": 1,
