@@ -39,6 +39,9 @@ class Version(NamedTuple):
 _UPDATE_BITS = 40
 _UPDATE_MASK = (1 << _UPDATE_BITS) - 1
 
+AGELESS = _UPDATE_MASK
+"""Packed version of steps that no weights chose, such as demonstrations: their lag is 0."""
+
 
 def lags(versions: Array, now: Version) -> Array:
     """How many updates ago the weights were published that chose each step; never negative.

@@ -57,7 +57,7 @@ def test_help_does_not_wait_for_imports(words: list[str], absent: list[str]) -> 
 
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
-    "command": (["trian"], "there is no command 'trian'; there is train, resume, eval, compare, plot, "),
+    "command": (["trian"], "there is no command 'trian'; there is train, resume, eval, record, compare, plot, "),
     "architecture": (["train", "impalla"], "unknown architecture 'impalla'; there is a2c, "),
     "no architecture": (["train", "--env", "CartPole-v1"], "name the architecture first"),
     "environment": (["train", "impala", "--env", "CartPoel-v1"], "unknown environment 'CartPoel-v1'"),

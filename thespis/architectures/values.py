@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from thespis.runtime.context import Context
     from thespis.types import Array
 
+SERVICES: dict[str, Any] = {"process": "services", "near": "learner", "restarts": 3}
+"""Where replays and weights live: in one process, on the learner's node."""
+
 
 @dataclass(frozen=True)
 class QLearning:
@@ -187,13 +190,16 @@ def value_program(
     build_actor: Callable[..., roles.Actor],
     build_replay: Callable[..., roles.ReplayTable] = build_replay,
     build_learner: Callable[..., roles.Learner] = build_learner,
+    extend: Callable[[Program], dict[str, Any]] = lambda p: {},
 ) -> Program:
-    """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`; perhaps more that is."""
+    """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`; perhaps more that is.
+
+    `extend`: adds roles that the figure does not have, and returns the learner's edges to them, by name.
+    """
     p = Program(name)
     band = SamplesPerInsert.of(cfg.replay, cfg.insert_items, cfg.sample_items)
-    services: dict[str, Any] = {"process": "services", "near": "learner", "restarts": 3}
-    replay = p.add("replay", build_replay, cfg, capacity=cfg.replay.capacity, limiter=band, **services)
-    weights = p.add("weights", roles.WeightStore, **services)
+    replay = p.add("replay", build_replay, cfg, capacity=cfg.replay.capacity, limiter=band, **SERVICES)
+    weights = p.add("weights", roles.WeightStore, **SERVICES)
     p.add(
         "learner",
         build_learner,
@@ -203,6 +209,7 @@ def value_program(
         weights.edge("publish"),
         near="learner",
         restarts=3,
+        **extend(p),
     )
     for _ in range(cfg.actors):
         insert, pull = replay.edge("insert", items=cfg.insert_items), weights.edge("pull")

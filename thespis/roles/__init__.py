@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
+    from thespis.roles.demonstrations import Demonstrations
     from thespis.roles.evaluator import Evaluator
     from thespis.roles.learner import Learner
     from thespis.roles.parameter_server import ParameterServer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Actor",
+    "Demonstrations",
     "Evaluator",
     "Learner",
     "LocalPolicy",
@@ -30,6 +32,7 @@ __all__ = [
 
 _HOMES = {
     "Actor": "actor",
+    "Demonstrations": "demonstrations",
     "Evaluator": "evaluator",
     "Learner": "learner",
     "LocalPolicy": "policy",

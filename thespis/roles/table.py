@@ -53,7 +53,8 @@ class ReplayTable:
     """
 
     EDGES: ClassVar = {"insert": "experience", "sample": "experience", "prioritise": "experience"}
-    HOLDS: ClassVar = "replay/inserted"  # what came in since its checkpoint is counted as dropped when it is restarted
+    NAME: ClassVar = "replay"  # of its metrics
+    HOLDS: ClassVar[str | None] = "replay/inserted"  # since its checkpoint: counted as dropped when it is restarted
 
     def __init__(
         self,
@@ -170,11 +171,11 @@ class ReplayTable:
         self._times[items] = 0
         self._streams[stream.who] = Open(stream.incarnation, numbers[-1], waiting)
         self._inserted += len(items)
-        self._ctx.count("replay/inserted", len(items))
+        self._ctx.count(f"{self.NAME}/inserted", len(items))
         used = min(steps.written, steps.capacity)
-        self._ctx.record("replay/fill", used / steps.capacity)
+        self._ctx.record(f"{self.NAME}/fill", used / steps.capacity)
         if self._sampler.items:
-            self._ctx.record("replay/bytes_per_transition", used * steps.layout.row_bytes / self._sampler.items)
+            self._ctx.record(f"{self.NAME}/bytes_per_transition", used * steps.layout.row_bytes / self._sampler.items)
 
     def _resume(self, stream: Stream, rows: int) -> tuple[Array | None, Array]:
         """Where this unroll goes on from, if the rows there outlive the writing of so many others."""
@@ -192,14 +193,14 @@ class ReplayTable:
         if len(slots):
             gone = slots[self._sampler.holds(slots)]
             if len(gone):
-                self._ctx.record("replay/times_sampled", float(self._times[gone].mean()), weight=len(gone))
+                self._ctx.record(f"{self.NAME}/times_sampled", float(self._times[gone].mean()), weight=len(gone))
             self._sampler.remove(slots)
 
     def _draw(self, items: int) -> Drawn:
         slots = self._sampler.draw(items, self._rng)
         np.add.at(self._times, slots, 1)
         self._sampled += items
-        self._ctx.count("replay/sampled", items)
+        self._ctx.count(f"{self.NAME}/sampled", items)
         return self._window.batch(self._steps, self._steps.number(slots), self._sampler.weigh(slots), self._inserted)
 
 
