@@ -143,7 +143,7 @@ def program(cfg: Config) -> Program:
     p = Program("ppo")
     # In one process, so that they fail together: an actor that has handed its unroll over waits for a version which
     # only comes of that unroll, or of a learner that starts again.
-    place: dict[str, Any] = {"process": "learner", "near": "learner", "restarts": 3}
+    place: dict[str, Any] = {"process": "hub", "near": "learner", "restarts": 3}
     queue = p.add("queue", roles.Replay.queue, capacity=cfg.actors, **place)
     weights = p.add("weights", roles.WeightStore, **place)
     sample = queue.edge("sample", items=cfg.quorum, of_one_version=True)
