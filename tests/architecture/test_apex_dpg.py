@@ -75,30 +75,34 @@ def test_the_ladder_falls_from_the_most_noise_to_the_least() -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("on", ["simulation", "local"])
-def test_a_few_updates_and_what_comes_after(on: str, stage: Any, capsys: Any) -> None:
-    """The run, then the same run resumed, then its policy played by the command line and from Python."""
-    run = train("apex-dpg", on=on, run_dir=stage.run, quiet=True, **SMALL)
-    told = run.summary
+def test_a_few_updates(on: str, stage: Any) -> None:
+    told = train("apex-dpg", on=on, run_dir=stage.run, quiet=True, **SMALL).summary
     assert told["exit_reason"] == "total_steps" and told["updates"] > 100
     assert told["eval_episodes"] == 2 and -2000 < told["eval_return_mean"] < 0
     assert (told["restarts"], told["dropped"]) == (0, {})
-    saved, old = load_file(newest(stage.run) / "replay-0.safetensors"), newest(stage.run)
-    inserted = json.loads((old / "replay-0.json").read_text())["inserted"]
+    saved = load_file(newest(stage.run) / "replay-0.safetensors")
+    inserted = json.loads((newest(stage.run) / "replay-0.json").read_text())["inserted"]
     priorities = saved["sampler/weights"]
     assert np.count_nonzero(priorities) == inserted
     assert len(np.unique(priorities)) > 0.9 * inserted, "every transition has a priority of its own from the start"
     assert np.abs(saved["steps/actions"]).max() <= 1.0
 
-    launch("apex-dpg", defaults("apex-dpg", None, {**SMALL, "on": on, "total_steps": 1200, "keep": 5}),
-           resume=stage.run, quiet=True)  # fmt: skip
+
+@pytest.mark.timeout(60)
+def test_a_run_is_resumed_and_its_policy_played(stage: Any, capsys: Any) -> None:
+    settings = {**SMALL, "on": "simulation", "eval_episodes": 0}
+    told = train("apex-dpg", run_dir=stage.run, quiet=True, **settings).summary
+    old, saved = newest(stage.run), load_file(newest(stage.run) / "replay-0.safetensors")
+    targets = load_file(old / "learner-0.safetensors")
+    assert {"update/target/policy.weight", "update/target/critic.output.weight"} <= set(targets)
+    run = launch("apex-dpg", defaults("apex-dpg", None, {**settings, "total_steps": 1200, "keep": 5}),
+                 resume=stage.run, quiet=True)  # fmt: skip
     assert newest(stage.run) != old
     after = load_file(newest(stage.run) / "replay-0.safetensors")
     rows = len(saved["steps/rewards"]) - 2 * 2  # the last observations had not been acted on
     np.testing.assert_array_equal(after["steps/actions"][:rows], saved["steps/actions"][:rows])
-    learner = json.loads((newest(stage.run) / "learner-0.json").read_text())
-    assert learner["updates"] > told["updates"]
+    assert json.loads((newest(stage.run) / "learner-0.json").read_text())["updates"] > told["updates"]
 
-    capsys.readouterr()
     assert main(["eval", str(stage.run), "--episodes", "1"]) == 0
     assert "mean return -" in capsys.readouterr().out
     obs = np.array([1.0, 0.0, 0.5], np.float32)
@@ -176,10 +180,10 @@ def test_the_actor_s_priorities_are_those_the_learner_would_compute(env: Any) ->
     assert batch.priorities is not None
     valued = known != 1.0  # the highest so far: a limit ended the unroll too, before the policy valued what it led to
     np.testing.assert_allclose(batch.priorities[valued], known[valued], atol=1e-5)
-    assert (batch.discounts[~valued] > 0.0).all() and np.unique(batch.keys[~valued]).size < 40
+    assert (batch.discounts[~valued] > 0.0).all() and np.unique(batch.keys[~valued]).size < 80
     assert np.unique(known).size > 300
     if env is Lopsided:
-        shorter = set(np.round(batch.discounts, 4).tolist())
+        shorter = {round(float(discount), 4) for discount in batch.discounts}
         assert shorter == {0.0, 0.9, 0.81, 0.729}, "windows that a termination or a limit cut short are among them"
 
 

@@ -42,7 +42,8 @@ def riccati_gain(discount: float) -> float:
 def test_the_gain_is_that_of_riccati(tmp_path: Path) -> None:
     run = train(
         "apex-dpg", env=Regulator, on="simulation", total_steps=6_000, discount=0.95, run_dir=tmp_path / "run",
-        quiet=True, eval_episodes=0, replay={"samples_per_insert": 64.0}, optimizer={"anneal": True}, reward={"kind": "scale", "scale": 0.1},
+        quiet=True, eval_episodes=0, replay={"samples_per_insert": 64.0}, optimizer={"anneal": True},
+        reward={"kind": "scale", "scale": 0.1},
     )  # fmt: skip
     states = np.linspace(-0.8, 0.8, 9, dtype=np.float32)
     actions = np.array([run.policy.act(np.array([x])).item() for x in states])
