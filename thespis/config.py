@@ -99,6 +99,39 @@ class ReplayConfig:
     """A new transition's priority is the TD error its actor saw; else it is the highest so far."""
     importance_exponent: float = 0.4
     """How much of the bias of uneven sampling is undone by importance weights."""
+    sampler: Literal["random", "fifo"] = "random"
+    """random (evenly, or by priority if there is an exponent), or fifo (the oldest first)."""
+    max_times_sampled: int = 0
+    """Draws after which a transition is removed; 0 keeps it until it is overwritten."""
+    shards: int = 1
+    """Replays that share all this, each in its own process: an actor inserts into one, batches come from all."""
+
+    def __post_init__(self) -> None:
+        if self.shards < 1 or not 0 <= self.max_times_sampled <= 65_535:
+            raise ThespisError("--replay.shards is at least 1, and --replay.max-times-sampled from 0 to 65535")
+        if self.sampler == "fifo" and (not self.max_times_sampled or self.priority_exponent):
+            raise ThespisError(
+                "fifo would draw the oldest for ever and knows no priorities; give --replay.max-times-sampled, and "
+                "leave --replay.priority-exponent 0"
+            )
+        if 0 < self.max_times_sampled < self.samples_per_insert:
+            raise ThespisError(
+                f"{self.samples_per_insert:g} samples per insert cannot be had of transitions that are removed after "
+                f"{self.max_times_sampled}; lower --replay.samples-per-insert or raise --replay.max-times-sampled"
+            )
+
+    @property
+    def shard(self) -> ReplayConfig:
+        """What one of the shards is told."""
+        number = self.shards
+        return dataclasses.replace(
+            self,
+            capacity=self.capacity // number,
+            bytes=self.bytes // number,
+            warm_up=-(-self.warm_up // number),
+            error=self.error / number,
+            shards=1,
+        )
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,11 @@ class RoleSpec:
 
     @property
     def edges(self) -> list[Edge]:
-        return [part for part in (*self.args, *self.settings.values()) if isinstance(part, Edge)]
+        """All arrows among its arguments; one of these may also be a tuple of arrows, as to the shards of a service."""
+        parts = (*self.args, *self.settings.values())
+        return [
+            edge for part in parts for edge in (part if isinstance(part, tuple) else (part,)) if isinstance(edge, Edge)
+        ]
 
     @property
     def kind(self) -> type | None:

@@ -43,7 +43,7 @@ class Shelf:
                         np.zeros((4, items), np.int64), np.zeros((4, items), np.float32))  # fmt: skip
         state = (np.full((items, 5), 7.0, np.float32),) if self.state else ()
         return Sequences(inputs, zeros.astype(np.int64), zeros, zeros, zeros.astype(np.int64), zeros == 0,
-                         zeros.astype(np.int64), state, np.full(items, self.mark, np.float32), keys,
+                         zeros.astype(np.int64), state, np.full(items, 3.0 + self.mark, np.float32), keys,
                          taken=1000 * self.keys if self.state else 0)  # fmt: skip
 
     async def prioritise(self, keys: Array, priorities: Array) -> None:
@@ -72,7 +72,7 @@ def drink(ratio: float, batches: int, times: int, batch: int = 16) -> tuple[Shel
             taken = await source.take()
             obs: Any = taken.inputs.obs
             marks.append(obs[0, :, 0])
-            np.testing.assert_array_equal(taken.weights, marks[-1])
+            np.testing.assert_array_equal(taken.weights, 1.0)  # of the largest in its own replay, not in both
             # The agent's states are those stored, those of demonstrations the ones that open an episode.
             np.testing.assert_array_equal(taken.state[0][:, 0], np.where(marks[-1] > 0, 7.0, 0.0))
             taken_in.append(taken.taken)

@@ -151,7 +151,7 @@ def build_replay(ctx: Context, cfg: Config, capacity: int, limiter: SamplesPerIn
     return sequence_table(ctx, cfg, capacity, limiter)
 
 
-def build_learner(ctx: Context, cfg: Config, sample: Any, prioritise: Any, publish: Any) -> roles.Learner:
+def build_learner(ctx: Context, cfg: Config, samples: Any, prioritise: Any, publish: Any) -> roles.Learner:
     from thespis.algorithms.r2d2 import R2D2Update
     from thespis.architectures.parts import learner_network
     from thespis.exchange.local import LocalExchange
@@ -159,7 +159,7 @@ def build_learner(ctx: Context, cfg: Config, sample: Any, prioritise: Any, publi
 
     update = R2D2Update(learner_network(ctx, cfg), cfg)
     exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
-    source = Draws(ctx, sample, cfg.batch, cfg.batches_per_draw, prioritise)
+    source = Draws(ctx, samples, cfg.batch, cfg.batches_per_draw, prioritise)
     return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
 
 

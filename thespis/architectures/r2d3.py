@@ -8,6 +8,7 @@ actor xN --unroll, state--> replay --sequences by priority--> learner --weights-
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from thespis import roles
@@ -75,7 +76,7 @@ def build_demonstrations(ctx: Context, cfg: Config) -> roles.Demonstrations:
 
 
 def build_learner(
-    ctx: Context, cfg: Config, sample: Any, prioritise: Any, publish: Any, sample_demos: Any, prioritise_demos: Any
+    ctx: Context, cfg: Config, samples: Any, prioritise: Any, publish: Any, sample_demos: Any, prioritise_demos: Any
 ) -> roles.Learner:
     from thespis.algorithms.r2d2 import R2D2Update
     from thespis.architectures.parts import learner_network
@@ -84,9 +85,10 @@ def build_learner(
 
     update = R2D2Update(learner_network(ctx, cfg), cfg)
     exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
-    lived = Origin(1.0 - cfg.demo_ratio, sample, prioritise)
+    lived = (1.0 - cfg.demo_ratio) / len(samples)
+    shards = [Origin(lived, *edges) for edges in zip_longest(samples, prioritise)]
     shown = Origin(cfg.demo_ratio, sample_demos, prioritise_demos)
-    source = Mixed(ctx, [lived, shown], cfg.batch, cfg.batches_per_draw, update.initial_state)
+    source = Mixed(ctx, [*shards, shown], cfg.batch, cfg.batches_per_draw, update.initial_state)
     return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
 
 

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from thespis.experience.joined import joined
 from thespis.experience.sources import Draw, Prioritise
 from thespis.runtime.context import Context
-from thespis.types import Array, Inputs, Sequences, State, map_tree
+from thespis.types import Array, Drawn, State
 
 
 class Origin(NamedTuple):
@@ -50,12 +51,12 @@ class Mixed:
         self._batch, self._batches = batch, batches
         self._rng = ctx.rng("mix")
         self._asked: Asked | None = None
-        self._ready: deque[tuple[Array, Sequences]] = deque()
+        self._ready: deque[tuple[Array, Drawn]] = deque()
         self._shares = np.zeros(len(origins), np.int64)
         self._taken = [0] * len(origins)
         self._sent: dict[int, asyncio.Task[None]] = {}
 
-    async def take(self) -> Sequences:
+    async def take(self) -> Drawn:
         """The next batch, with what is of one origin side by side, in the order of the origins."""
         if not self._ready:
             await self._receive(self._asked or self._ask())
@@ -66,7 +67,7 @@ class Mixed:
         self._ctx.record("replay/demo_share", self._shares[-1] / self._batch)
         return batch
 
-    async def settle(self, batch: Sequences) -> None:
+    async def settle(self, batch: Drawn) -> None:
         if batch.priorities is None:
             return
         cuts = np.cumsum(self._shares)[:-1]
@@ -101,38 +102,10 @@ class Mixed:
             if part is not None:
                 self._taken[index] = part.taken
                 part.state = part.state or self._initial_state(len(part.keys))
+                part.weights = part.weights / part.weights.max()
         ends = np.cumsum(asked.shares, 0)
         for shares, starts in zip(asked.shares, ends - asked.shares, strict=True):
             parts = zip(drawn, starts.tolist(), shares.tolist(), strict=True)
-            batch = beside([part.part(start, start + number) for part, start, number in parts if number])
+            batch = joined([part.part(start, start + number) for part, start, number in parts if number])
             batch.taken = sum(self._taken)
             self._ready.append((shares, batch))
-
-
-def beside(parts: list[Sequences]) -> Sequences:
-    """Sequences of equal length as one batch."""
-    if len(parts) == 1:
-        return parts[0]
-
-    def join(*leaves: Array) -> Array:
-        return np.concatenate(leaves, axis=1)
-
-    inputs = [part.inputs for part in parts]
-    return Sequences(
-        inputs=Inputs(
-            obs=map_tree(join, *(part.obs for part in inputs)),
-            first=join(*(part.first for part in inputs)),
-            last_action=join(*(part.last_action for part in inputs)),
-            last_reward=join(*(part.last_reward for part in inputs)),
-        ),
-        actions=join(*(part.actions for part in parts)),
-        returns=join(*(part.returns for part in parts)),
-        discounts=join(*(part.discounts for part in parts)),
-        ahead=join(*(part.ahead for part in parts)),
-        valid=join(*(part.valid for part in parts)),
-        versions=join(*(part.versions for part in parts)),
-        state=tuple(np.concatenate(leaves) for leaves in zip(*(part.state for part in parts), strict=True)),
-        weights=np.concatenate([part.weights for part in parts]),
-        keys=np.concatenate([part.keys for part in parts]),
-        taken=0,
-    )

@@ -18,7 +18,7 @@ from thespis.experience.demonstrations import unrolls
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.n_step import NStep
 from thespis.experience.recording import gather
-from thespis.experience.samplers import Prioritised, Sampler, Uniform
+from thespis.experience.samplers import Fifo, Prioritised, Sampler, Uniform
 from thespis.experience.sequences import SequenceWindow, Shape
 from thespis.experience.steps import Layout, Steps
 from thespis.roles.demonstrations import Demonstrations
@@ -30,8 +30,9 @@ _SHARE = 0.8
 """Of the memory that is free, this much may go to a replay: the rest of the run needs some too."""
 
 
-_TREE_BYTES = 32
-"""Two nodes of 8 bytes per leaf, and up to twice as many leaves as steps."""
+_TIMES_BYTES = 2
+_SAMPLER_BYTES = {"uniform": 1, "fifo": 8, "prioritised": 16}
+"""Per step; a leaf of the sum tree takes 8, and the nodes above it 4 to 8."""
 
 
 class HasReplay(Protocol):
@@ -56,7 +57,8 @@ def replay_table(ctx: Context, cfg: HasReplay, capacity: int, limiter: SamplesPe
     def shape(rewards: Array) -> Array:
         return shape_rewards(rewards, reward.kind, reward.scale)
 
-    return ReplayTable(ctx, Steps(layout, rows), window, sampler(cfg.replay, rows), limiter, shape)
+    most = cfg.replay.max_times_sampled
+    return ReplayTable(ctx, Steps(layout, rows), window, sampler(cfg.replay, rows), limiter, shape, most)
 
 
 class HasSequences(HasReplay, Protocol):
@@ -79,7 +81,8 @@ def sequence_table(ctx: Context, cfg: HasSequences, capacity: int, limiter: Samp
     layout = row_layout(describe(resolve(cfg.env)), cfg.replay)
     rows = affordable(cfg.replay, layout, capacity, state_bytes(cfg))
     steps, window = Steps(layout, rows), _sequences(cfg, rows)
-    return ReplayTable(ctx, steps, window, sampler(cfg.replay, rows), limiter, lambda rewards: rewards)
+    drawn, most = sampler(cfg.replay, rows), cfg.replay.max_times_sampled
+    return ReplayTable(ctx, steps, window, drawn, limiter, lambda rewards: rewards, most)
 
 
 class HasDemonstrations(HasSequences, Protocol):
@@ -128,7 +131,7 @@ def affordable(cfg: ReplayConfig, layout: Layout, capacity: int, extra: int = 0)
 
     `extra`: bytes per step that are not in the layout.
     """
-    per_row = extra + layout.row_bytes + (_TREE_BYTES if cfg.priority_exponent else 1) + 4
+    per_row = extra + layout.row_bytes + _SAMPLER_BYTES[sampling(cfg)] + _TIMES_BYTES
     rows = min(capacity, cfg.bytes // per_row) if cfg.bytes else capacity
     if cfg.warm_up > rows:
         raise ThespisError(
@@ -144,10 +147,16 @@ def affordable(cfg: ReplayConfig, layout: Layout, capacity: int, extra: int = 0)
     return rows
 
 
+def sampling(cfg: ReplayConfig) -> str:
+    if cfg.sampler == "fifo":
+        return "fifo"
+    return "prioritised" if cfg.priority_exponent else "uniform"
+
+
 def sampler(cfg: ReplayConfig, capacity: int) -> Sampler:
-    if cfg.priority_exponent:
+    if sampling(cfg) == "prioritised":
         return Prioritised(capacity, cfg.priority_exponent, cfg.importance_exponent)
-    return Uniform(capacity)
+    return Fifo(capacity) if sampling(cfg) == "fifo" else Uniform(capacity)
 
 
 def row_layout(spaces: Spaces, cfg: ReplayConfig) -> Layout:

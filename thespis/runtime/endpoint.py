@@ -119,6 +119,8 @@ def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) 
     caller = Caller(ctx)
 
     def live(part: Any) -> Any:
+        if isinstance(part, tuple) and any(isinstance(edge, Edge) for edge in part):
+            return tuple(map(live, part))
         return Stub(caller, (part.service, part.index), part.method, deliver) if isinstance(part, Edge) else part
 
     role = spec.builder(ctx, *map(live, spec.args), **{name: live(part) for name, part in spec.settings.items()})
