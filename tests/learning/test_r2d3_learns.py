@@ -9,7 +9,7 @@ import pytest
 from thespis import train
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_r2d3_opens_the_lock(tmp_path: Path) -> None:
     """One episode in a million succeeds by chance; five demonstrations are enough."""
     run = train(
