@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
+    from thespis.roles.coordinator import Coordinator
     from thespis.roles.evaluator import Evaluator
+    from thespis.roles.evolution_worker import EvolutionWorker
     from thespis.roles.learner import Learner
     from thespis.roles.parameter_server import ParameterServer
     from thespis.roles.policy import LocalPolicy
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Actor",
+    "Coordinator",
     "Evaluator",
+    "EvolutionWorker",
     "Learner",
     "LocalPolicy",
     "ParameterServer",
@@ -30,7 +34,9 @@ __all__ = [
 
 _HOMES = {
     "Actor": "actor",
+    "Coordinator": "coordinator",
     "Evaluator": "evaluator",
+    "EvolutionWorker": "evolution_worker",
     "Learner": "learner",
     "LocalPolicy": "policy",
     "ParameterServer": "parameter_server",
