@@ -1,7 +1,7 @@
 """Evolution strategies as arithmetic: which noise each pair gets, what its returns weigh, and the step that follows.
 
-All of it is element by element and in a fixed order. Whoever has the returns of a generation therefore computes the same
-parameters, to the bit, as everybody else who has them; a matrix product would not promise that across machines.
+All of it is element by element and in a fixed order. Whoever has the returns of a generation therefore computes the
+same parameters, to the bit, as everybody else who has them; a matrix product would not promise that across machines.
 """
 
 from __future__ import annotations

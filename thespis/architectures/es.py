@@ -1,4 +1,4 @@
-"""Evolution Strategies (Salimans et al., 2017, arXiv:1703.03864): workers try perturbed parameters and send returns only.
+"""Evolution Strategies (Salimans et al., 2017, arXiv:1703.03864): workers try noise and send returns only.
 
 worker xN --returns--> coordinator --parameters, or the returns of all--> worker xN
 """
@@ -140,7 +140,34 @@ class Config(Experiment):
         return self.directions // self.pairs_per_unit
 
 
-PRESETS: dict[str, dict[str, Any]] = {}
+PRESETS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {  # a linear policy will do
+        "total_steps": 400_000,
+        "noise": 0.1,
+        "network": {"hidden": []},
+        "optimizer": {"learning_rate": 0.1},
+    },
+    "Swimmer-v*": {
+        "total_steps": 1_200_000,
+        "pairs": 8,
+        "envs_per_actor": 8,
+        "noise": 0.1,
+        "network": {"hidden": [32, 32], "normalize_observations": True},
+        "optimizer": {"learning_rate": 0.05},
+        "eval_episodes": 5,
+    },
+    "ALE/*": {  # as Such et al. (2017) ran it: 5,000 episodes a generation
+        "total_steps": 250_000_000,
+        "pairs": 2500,
+        "envs_per_actor": 10,
+        "noise": 0.005,
+        "noise_table": 67_108_864,
+        "cap_factor": 2.0,
+        "checkpoint_every": 300.0,
+        "eval_every": 600.0,
+        "stall_timeout": 3600.0,
+    },
+}
 
 
 def refuse(cfg: Config, spaces: Spaces) -> None:
@@ -166,14 +193,16 @@ def build_coordinator(ctx: Context, cfg: Config) -> roles.Coordinator:
     from thespis.envs.make import describe
     from thespis.exchange.noise import NoiseTable
     from thespis.networks.evolved import EvolvedPolicy
+    from thespis.networks.members import layer_sizes
     from thespis.networks.moments import Moments
 
     torch.set_num_threads(1)  # it computes now and then, the workers all the time
-    made = network(cfg.policy_network, describe(resolve(cfg.env)), cfg.seed)
+    spaces = describe(resolve(cfg.env))
+    made = network(cfg.policy_network, spaces, cfg.seed)
     policy = EvolvedPolicy(made, reference(ctx, cfg, made))
     check_table(cfg.noise_table, len(policy.values))
-    normalises = cfg.policy_network.normalize_observations
-    moments = Moments.none(made.encoder.torsos[0].mlp.layers[0].in_features) if normalises else None
+    inputs, *_ = layer_sizes(spaces, cfg.policy_network)
+    moments = Moments.none(inputs) if cfg.policy_network.normalize_observations else None
     return roles.Coordinator(ctx, cfg, policy, NoiseTable(cfg.noise_table, cfg.seed), moments)
 
 

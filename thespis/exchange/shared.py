@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -36,15 +37,25 @@ class Block:
         name = f"thespis-{secrets.token_hex(8)}"
         self._descriptor = os.memfd_create(name)
         os.ftruncate(self._descriptor, _size(plan))
+        # A role that is killed in the simulation does not close what it has.
+        self._close = weakref.finalize(self, os.close, self._descriptor)
         self.place = Place(os.getpid(), self._descriptor, name, plan)
         self.arrays = _map(self._descriptor, plan)
+        _MINE[name] = self
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        self._close()
+
+
+_MINE: weakref.WeakValueDictionary[str, Block] = weakref.WeakValueDictionary()
+"""Blocks of this process, which need not be mapped again: a thousand simulated workers would run out of descriptors."""
 
 
 def attach(place: Place) -> dict[str, Array]:
     """The arrays of another process's block, the very same memory. OSError: it is not on this machine, or gone."""
+    mine = _MINE.get(place.name)
+    if mine is not None:
+        return mine.arrays
     path = f"/proc/{place.process}/fd/{place.descriptor}"
     # On another machine these numbers may be those of somebody else's file.
     if os.readlink(path) != f"/memfd:{place.name} (deleted)":

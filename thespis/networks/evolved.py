@@ -138,7 +138,7 @@ class EvolvedPolicy:
             assert moments is not None
             part.mean.copy_(torch.from_numpy(moments.mean))
             part.var.copy_(torch.from_numpy(moments.var))
-            part.count.fill_(moments.count)
+            part.count.fill_(moments.number)
         return export_weights(self._network)
 
     def load(self, weights: dict[str, Array]) -> None:

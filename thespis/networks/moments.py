@@ -14,9 +14,9 @@ LIMIT = 10.0
 
 
 class Moments(NamedTuple):
-    """`mean`, `var`: float64 `[size]`, of `count` rows."""
+    """`mean`, `var`: float64 `[size]`, over `number` rows."""
 
-    count: int
+    number: int
     mean: Array
     var: Array
 
@@ -39,11 +39,11 @@ class Moments(NamedTuple):
 def merge(parts: Iterable[Moments]) -> Moments:
     """All rows of all parts together (Chan et al.), one part after the other: their order is part of the result."""
     parts = iter(parts)
-    count, mean, var = next(parts)
+    number, mean, var = next(parts)
     for part in parts:
-        total = count + part.count
+        total = number + part.number
         gap = part.mean - mean
-        var = (var * count + part.var * part.count + gap**2 * (count * part.count / total)) / total
-        mean = mean + gap * (part.count / total)
-        count = total
-    return Moments(count, mean, var)
+        var = (var * number + part.var * part.number + gap**2 * (number * part.number / total)) / total
+        mean = mean + gap * (part.number / total)
+        number = total
+    return Moments(number, mean, var)

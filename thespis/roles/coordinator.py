@@ -253,9 +253,7 @@ class Coordinator:
         results = [self._results[unit] for unit in range(cfg.units)]
         returns = np.concatenate([result.returns for result in results])
         lengths = np.concatenate([result.lengths for result in results])
-        told = Generation(
-            self._evolution.generation, returns - np.float32(cfg.survival_bonus) * lengths, self._steps
-        )
+        told = Generation(self._evolution.generation, returns - np.float32(cfg.survival_bonus) * lengths, self._steps)
         for name, value in self._evolution.apply(told).items():
             ctx.record(name, value)
         if self._moments is not None:
@@ -315,11 +313,11 @@ class Coordinator:
             "steps": self._steps,
             "cap": self._cap,
             "units": sorted(self._results),
-            "counts": [seen.count for seen in self._seen()],
+            "seen": [seen.number for seen in self._seen()],
         }
         if self._moments is not None:
             arrays |= {"moments/mean": self._moments.mean, "moments/var": self._moments.var}
-            values["count"] = self._moments.count
+            values["rows"] = self._moments.number
         if self._results:
             results = [self._results[unit] for unit in values["units"]]
             arrays["returns"] = np.stack([result.returns for result in results])
@@ -336,12 +334,12 @@ class Coordinator:
         self._evolution.adopt(values["generation"], self._policy.values, slots)
         self._steps, self._cap = values["steps"], values["cap"]
         if self._moments is not None:
-            self._moments = Moments(values["count"], arrays["moments/mean"], arrays["moments/var"])
+            self._moments = Moments(values["rows"], arrays["moments/mean"], arrays["moments/var"])
         self._begin()
         for row, unit in enumerate(values["units"]):
             seen = None
-            if values["counts"]:
-                seen = Moments(values["counts"][row], arrays["seen/mean"][row], arrays["seen/var"][row])
+            if values["seen"]:
+                seen = Moments(values["seen"][row], arrays["seen/mean"][row], arrays["seen/var"][row])
             self._free.remove(unit)
             self._results[unit] = Result(
                 self._evolution.generation, unit, arrays["returns"][row], arrays["lengths"][row], seen

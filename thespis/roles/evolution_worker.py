@@ -96,9 +96,7 @@ class EvolutionWorker:
             obs = step.obs
         return self._result(evolution, order.unit, returns, lengths, seen)
 
-    def _result(
-        self, evolution: Evolution, unit: int, returns: Array, lengths: Array, seen: list[Array]
-    ) -> Result:
+    def _result(self, evolution: Evolution, unit: int, returns: Array, lengths: Array, seen: list[Array]) -> Result:
         checked = evolution.generation % self._cfg.check_every == 0
         return Result(
             evolution.generation,
