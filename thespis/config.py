@@ -80,6 +80,16 @@ class DPGNetworkConfig(NetworkConfig):
 
 
 @dataclass(frozen=True)
+class EvolvedNetworkConfig(NetworkConfig):
+    """The policy that evolution strategies perturb."""
+
+    normalize_observations: bool = False
+    """Normalise vector observations by the statistics of all generations before, the same for everybody."""
+    virtual_batch_norm: bool = True
+    """Normalise images after every convolution by what a fixed batch of random play gives in the perturbed network."""
+
+
+@dataclass(frozen=True)
 class ReplayConfig:
     """How steps are kept and how often each is learned from."""
 

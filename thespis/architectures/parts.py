@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from thespis.algorithms.actor_critic import VTraceUpdate
-from thespis.config import DPGNetworkConfig, NetworkConfig, QNetworkConfig, Spec, resolve
+from thespis.config import DPGNetworkConfig, EvolvedNetworkConfig, NetworkConfig, QNetworkConfig, Spec, resolve
 from thespis.envs.autoreset import Environments
 from thespis.envs.make import describe, make
 from thespis.envs.spaces import Spaces
 from thespis.experience.windows import Windows
 from thespis.networks.acting import Stepper
 from thespis.networks.dpg import DPGNetwork
+from thespis.networks.evolved import Evolved
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic, PolicyNetwork
 from thespis.networks.q import QNetwork
@@ -65,6 +66,8 @@ def network(cfg: NetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
             return QNetwork(observations, actions, cfg)
         if isinstance(cfg, DPGNetworkConfig):
             return DPGNetwork(observations, actions, cfg)
+        if isinstance(cfg, EvolvedNetworkConfig):
+            return Evolved(observations, actions, cfg)
         return ActorCritic(observations, actions, cfg)
 
     return init_network(build, seed)

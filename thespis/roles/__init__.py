@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
+    from thespis.roles.coordinator import Coordinator
     from thespis.roles.demonstrations import Demonstrations
     from thespis.roles.evaluator import Evaluator
+    from thespis.roles.evolution_worker import EvolutionWorker
     from thespis.roles.learner import Learner
     from thespis.roles.parameter_server import ParameterServer
     from thespis.roles.policy import LocalPolicy
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Actor",
+    "Coordinator",
     "Demonstrations",
     "Evaluator",
+    "EvolutionWorker",
     "Learner",
     "LocalPolicy",
     "ParameterServer",
@@ -32,8 +36,10 @@ __all__ = [
 
 _HOMES = {
     "Actor": "actor",
+    "Coordinator": "coordinator",
     "Demonstrations": "demonstrations",
     "Evaluator": "evaluator",
+    "EvolutionWorker": "evolution_worker",
     "Learner": "learner",
     "LocalPolicy": "policy",
     "ParameterServer": "parameter_server",
