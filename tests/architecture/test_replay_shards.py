@@ -63,7 +63,11 @@ def test_items_can_be_limited_to_one_draw(stage: Any) -> None:
         ("dqn", "--replay.shards 0", "--replay.shards is at least 1"),
         ("dqn", "--replay.sampler fifo", "give --replay.max-times-sampled"),
         ("gorila", "--replay.shards 2", "--replay.shards must stay 1"),
-        ("r2d2", "--replay.shards 2 --replay.capacity 2500 --replay.warm-up 100", "a replay of 1250 steps cannot hold"),
+        (
+            "r2d2",  # all of it would do for three actors, but half of it not for two
+            "--actors 3 --replay.shards 2 --replay.capacity 1400 --replay.warm-up 100",
+            "a replay of 700 steps cannot hold",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(name: str, flags: str, what: str, stage: Any, capfd: Any) -> None:

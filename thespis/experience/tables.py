@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Protocol
 
@@ -21,6 +20,7 @@ from thespis.experience.recording import gather
 from thespis.experience.samplers import Fifo, Prioritised, Sampler, Uniform
 from thespis.experience.sequences import SequenceWindow, Shape
 from thespis.experience.steps import Layout, Steps
+from thespis.memory import available_memory
 from thespis.roles.demonstrations import Demonstrations
 from thespis.roles.table import ReplayTable
 from thespis.runtime.context import Context
@@ -166,13 +166,3 @@ def row_layout(spaces: Spaces, cfg: ReplayConfig) -> Layout:
     space = spaces.action_space
     action = np.empty(space.shape or (), np.float32 if isinstance(space, Box) else np.int64)
     return Layout.of(obs, action, values=cfg.actor_priorities)
-
-
-def available_memory() -> int:
-    """Bytes that a process could still take without making the machine swap."""
-    with open("/proc/meminfo") as lines:
-        for line in lines:
-            name, _, value = line.partition(":")
-            if name == "MemAvailable":
-                return int(value.split()[0]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -50,22 +50,30 @@ class _Measured(AbstractAsyncContextManager[None]):
         self._started = 0.0
 
     def __aenter__(self) -> Awaitable[None]:  # type: ignore[override]
-        if self._watched:
-            self._ctx.status.begin()
-        self._started = time.monotonic()
+        ctx = self._ctx
+        now = time.monotonic()
+        # Before the work, not after: what it changed and the answer that says so are then there at the same moment.
+        if now - ctx.yielded > _YIELD_SECONDS:
+            ctx.yielded = now
+            return self._in_a_turn()
+        self._begin(now)
         return _AT_ONCE
 
     def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> Awaitable[None]:  # type: ignore[override]
-        ctx = self._ctx
-        now = time.monotonic()
         if self._watched:
-            ctx.status.end()
+            self._ctx.status.end()
         if kind is None:
-            ctx.worked(self._kind, now - self._started)
-            if now - ctx.yielded > _YIELD_SECONDS:
-                ctx.yielded = now
-                return asyncio.sleep(0)
+            self._ctx.worked(self._kind, time.monotonic() - self._started)
         return _AT_ONCE
+
+    async def _in_a_turn(self) -> None:
+        await asyncio.sleep(0)
+        self._begin(time.monotonic())
+
+    def _begin(self, now: float) -> None:
+        if self._watched:
+            self._ctx.status.begin()
+        self._started = now
 
 
 class _AtOnce:

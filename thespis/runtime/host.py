@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from thespis.errors import ThespisError
+from thespis.memory import available_memory
 from thespis.program import RoleSpec
 from thespis.runs.checkpoints import save_role
 from thespis.runtime.clock import LocalContext
 from thespis.runtime.context import Context, Identity
-from thespis.runtime.endpoint import Call, Endpoint, build
+from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.process import Status, peak_memory_mb
 from thespis.sealed import seal, unseal
 
@@ -29,6 +30,8 @@ _FLUSH_SECONDS = 0.05
 """How stale the supervisor's numbers may be: it decides when to stop from them."""
 _WEIGH_SECONDS = 1.0
 """How often a process looks how much memory it has: that takes longer than a report."""
+_COPIED_SHARE = 0.25
+"""Of the memory that is free, a copy of what is saved may take this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +97,8 @@ class Host:
 
     def _build(self, spec: RoleSpec, identity: Identity, start: Start) -> None:
         ctx = LocalContext(identity, self._status)
-        role = build(spec, ctx, self._deliver, start.restore)
+        self._roles[spec.key], self._endpoints[spec.key] = build(spec, ctx, self._deliver, start.restore)
         self._contexts.append(ctx)
-        self._roles[spec.key] = role
-        self._endpoints[spec.key] = Endpoint(role)
 
     async def _work(self, key: tuple[str, int], role: Any) -> None:
         try:
@@ -200,7 +201,7 @@ class Host:
                     worker.cancel()
                 await asyncio.gather(*self._workers, return_exceptions=True)
             elif kind == "save":
-                self._save(Path(args[0]))
+                await self._save(Path(args[0]))
             elif kind == "do":
                 key, method, *rest = args
                 return await getattr(self._roles[key], method)(*rest)
@@ -213,10 +214,28 @@ class Host:
         finally:
             self.flush()
 
-    def _save(self, staging: Path) -> None:
-        for (name, index), role in self._roles.items():
-            if hasattr(role, "state"):
-                save_role(staging, name, index, *role.state())
+    async def _save(self, staging: Path) -> None:
+        """Copy what the roles hold at this moment and write it from a thread: a large replay goes on meanwhile.
+
+        Without memory for a copy it is written at once, and everybody waits.
+        """
+        states = {
+            key: snapshot(role, self._endpoints[key]) for key, role in self._roles.items() if hasattr(role, "state")
+        }
+
+        def write() -> None:
+            for (name, index), (arrays, values) in states.items():
+                save_role(staging, name, index, arrays, values)
+
+        size = sum(array.nbytes for arrays, _ in states.values() for array in arrays.values())
+        if size > _COPIED_SHARE * available_memory():
+            write()
+            return
+        states = {
+            key: ({name: array.copy() for name, array in arrays.items()}, values)
+            for key, (arrays, values) in states.items()
+        }
+        await asyncio.to_thread(write)
 
     async def _close(self) -> None:
         for role in self._roles.values():

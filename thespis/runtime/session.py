@@ -15,7 +15,7 @@ from typing import Any
 from thespis.config import Experiment
 from thespis.errors import ThespisError
 from thespis.program import Program, RoleSpec
-from thespis.runs.checkpoints import Checkpoints, policy_weights, read_meta, weights_sha256
+from thespis.runs.checkpoints import Checkpoints, load_values, policy_weights, read_meta, weights_sha256
 from thespis.runs.commit import commit_file, to_json
 from thespis.runs.directory import RunDirectory
 from thespis.runs.monitor import Identity, Monitor
@@ -55,6 +55,9 @@ class Session:
         self._next_save = cfg.checkpoint_every
         self._last_update = (0, 0.0)
         self._weights_sha256: str | None = None
+        kept = {spec.key: getattr(spec.kind, "HOLDS", None) for spec in program.roles}
+        self._holds: dict[tuple[str, int], str] = {key: name for key, name in kept.items() if name}
+        self._held = dict.fromkeys(self._holds, 0)
 
     # -- while it runs ----------------------------------------------------------------------------
 
@@ -66,6 +69,9 @@ class Session:
 
     def receive(self, report: Report, now: float) -> None:
         self.monitor.add(report, now)
+        key = (report.role, report.index)
+        if key in self._holds:
+            self._held[key] += int(report.counters.get(self._holds[key], 0))
         if self.stop_reason is None:
             if self.monitor.reached:
                 self.stop_reason = "return_reached"
@@ -113,11 +119,14 @@ class Session:
 
     def reverted(self, spec: RoleSpec, checkpoint: Path | None) -> None:
         """Count what a role had taken in since the checkpoint from which its next life goes on."""
-        held = getattr(spec.kind, "HOLDS", None)
-        if held is None:
-            return
-        then = read_meta(checkpoint)["monitor"]["counters"].get(held, 0) if checkpoint is not None else 0
-        self.monitor.lost(held, self.monitor.counters.get(held, 0) - then)
+        if spec.key in self._holds:
+            before = self._held[spec.key]
+            self._hold(spec.key, checkpoint)
+            self.monitor.lost(self._holds[spec.key], before - self._held[spec.key])
+
+    def _hold(self, key: tuple[str, int], checkpoint: Path | None) -> None:
+        values = load_values(checkpoint, *key) if checkpoint is not None else {}
+        self._held[key] = int(values.get(self._holds[key].rpartition("/")[2], 0))
 
     def came_up(self, now: float) -> None:
         """A process has built its roles: nobody can be expected to have learned before."""
@@ -194,6 +203,8 @@ class Session:
         self._next_row = self.clock + self.cfg.report_every
         self._next_save = self.clock + self.cfg.checkpoint_every
         self._last_update = (self.monitor.updates, self.clock)
+        for key in self._holds:
+            self._hold(key, checkpoint)
 
     def resume(self) -> Path | None:
         """Go on from the newest valid checkpoint, and say which it is and why."""

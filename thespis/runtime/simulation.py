@@ -24,7 +24,7 @@ from thespis.program import Program, RoleSpec, shared
 from thespis.runs.checkpoints import save_role
 from thespis.runtime.context import Context, Identity
 from thespis.runtime.costs import CostModel, message_bytes
-from thespis.runtime.endpoint import Call, Endpoint, build
+from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
 from thespis.runtime.virtual import Deadlock, VirtualLoop
@@ -184,11 +184,11 @@ class Simulation:
             )
             ctx = SimulatedContext(identity, self._loop, self._costs, slow)
             try:
-                role = build(spec, ctx, self._deliver, restore)
+                role, endpoint = build(spec, ctx, self._deliver, restore)
             except Exception as error:
                 self._fail_to_build(spec, error)
                 return
-            life = self._lives[spec.key] = Life(spec, ctx, role, Endpoint(role))
+            life = self._lives[spec.key] = Life(spec, ctx, role, endpoint)
             self._back[spec.key].set()
             if hasattr(role, "run"):
                 life.task = self._loop.create_task(self._work(life))
@@ -324,7 +324,7 @@ class Simulation:
                 raise OSError(f"{', '.join(self._absent())} is not running")
             for (name, index), life in self._lives.items():
                 if hasattr(life.role, "state"):
-                    save_role(staging, name, index, *life.role.state())
+                    save_role(staging, name, index, *snapshot(life.role, life.endpoint))
 
         return self._session.save(write, self._loop.time())
 
