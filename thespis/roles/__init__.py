@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
     from thespis.roles.evaluator import Evaluator
+    from thespis.roles.inference import InferenceServer
     from thespis.roles.learner import Learner
     from thespis.roles.parameter_server import ParameterServer
-    from thespis.roles.policy import LocalPolicy
+    from thespis.roles.policy import LocalPolicy, RemotePolicy
     from thespis.roles.replay import Replay
     from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.table import ReplayTable
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Actor",
     "Evaluator",
+    "InferenceServer",
     "Learner",
     "LocalPolicy",
     "ParameterServer",
+    "RemotePolicy",
     "Replay",
     "ReplayTable",
     "SharedParameters",
@@ -31,9 +34,11 @@ __all__ = [
 _HOMES = {
     "Actor": "actor",
     "Evaluator": "evaluator",
+    "InferenceServer": "inference",
     "Learner": "learner",
     "LocalPolicy": "policy",
     "ParameterServer": "parameter_server",
+    "RemotePolicy": "policy",
     "Replay": "replay",
     "ReplayTable": "table",
     "SharedParameters": "shared_parameters",

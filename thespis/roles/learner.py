@@ -134,8 +134,7 @@ class Learner:
         wanted = ctx.now() - self._measured >= _METRICS_SECONDS
         applied = False
         try:
-            async with ctx.work("learn", items=batch.rewards.size):
-                gradients, metrics = self._update.gradients(batch, wanted)
+            gradients, metrics = await ctx.aside("learn", batch.rewards.size, self._update.gradients, batch, wanted)
             applied = await self._exchange.apply(gradients, self._steps / self._total_steps, after - self._steps)
         except NonFiniteLoss:
             metrics = {}

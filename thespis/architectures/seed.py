@@ -1,0 +1,151 @@
+"""SEED RL (Espeholt et al., 2020, arXiv:1910.06591): actors only step environments; one process acts, keeps and learns.
+
+actor xN --what came of it--> inference --unroll--> queue or replay --batch--> learner
+actor xN <-----actions------- inference <--weights, within the process-------- learner
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from thespis import roles
+from thespis.architectures import impala, r2d2
+from thespis.architectures.evaluating import add_evaluator
+from thespis.config import Experiment
+from thespis.errors import ThespisError
+from thespis.experience.limiters import SamplesPerInsert
+from thespis.program import Edge, Handle, Program
+
+if TYPE_CHECKING:
+    from thespis.envs.spaces import Spaces
+    from thespis.runtime.context import Context
+
+
+@dataclass(frozen=True)
+class Served(Experiment):
+    """What SEED adds to an algorithm."""
+
+    algorithm: Literal["vtrace", "r2d2"] = "vtrace"
+    """vtrace learns from every unroll once (IMPALA's loss), r2d2 from a replay (R2D2's); each has its own settings."""
+    inference_batch: int = 0
+    """Environments that are answered at once; 0 for half of all, so that one half steps while the other is answered."""
+    inference_wait: float = 0.002
+    """Seconds after which those that wait are answered, however few they are."""
+    double_buffer: bool = False
+    """Actors step one half of their environments while the other half waits for actions."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inference_batch < 0 or not self.inference_wait >= 0:
+            raise ThespisError("--inference-batch and --inference-wait cannot be negative")
+        if self.inference_batch > self.actors * self.envs_per_actor:
+            raise ThespisError(
+                f"--inference-batch {self.inference_batch} is never full with {self.actors} actors of "
+                f"{self.envs_per_actor} environments; give at most {self.actors * self.envs_per_actor}"
+            )
+        if self.double_buffer and self.envs_per_actor % 2:
+            raise ThespisError(f"--double-buffer halves --envs-per-actor, which is {self.envs_per_actor}; make it even")
+
+    @property
+    def groups(self) -> int:
+        """Groups of environments that an actor steps in turns."""
+        return 2 if self.double_buffer else 1
+
+    @property
+    def batch_rows(self) -> int:
+        return self.inference_batch or max(1, self.actors * self.envs_per_actor // 2)
+
+
+@dataclass(frozen=True)
+class Config(Served, impala.Config):
+    """SEED RL with V-trace. Settings are those of IMPALA, and what concerns inference."""
+
+
+@dataclass(frozen=True)
+class ReplayedConfig(Served, r2d2.Config):
+    """SEED RL with R2D2. Settings are those of R2D2, and what concerns inference."""
+
+    algorithm: Literal["vtrace", "r2d2"] = "r2d2"
+    """vtrace learns from every unroll once (IMPALA's loss), r2d2 from a replay (R2D2's); each has its own settings."""
+
+
+PRESETS = impala.PRESETS
+ALGORITHMS: dict[str, tuple[type[Served], dict[str, dict[str, Any]]]] = {
+    "vtrace": (Config, PRESETS),
+    "r2d2": (ReplayedConfig, r2d2.PRESETS),
+}
+
+
+def refuse(cfg: Config | ReplayedConfig, spaces: Spaces) -> None:
+    """Say no to what cannot be learned or stored, before anything starts."""
+    if isinstance(cfg, ReplayedConfig):
+        r2d2.refuse(cfg, spaces)
+
+
+def build_actor(ctx: Context, cfg: Served, act: Any) -> roles.Actor:
+    """Environments and a line to the server: no network, so no torch in this process."""
+    from thespis.config import resolve
+    from thespis.envs.make import make
+
+    size = cfg.envs_per_actor // cfg.groups
+
+    def group(start: int) -> Any:
+        locate = ctx.locate
+        return make(resolve(cfg.env), size, on_env=lambda env, episode, step: locate(start + env, episode, step))
+
+    policy = roles.RemotePolicy(ctx, act)
+    groups = [group(number * size) for number in range(cfg.groups)]
+    return roles.Actor(ctx, groups, policy, None, 0, writer=policy)
+
+
+def build_inference(ctx: Context, cfg: Config | ReplayedConfig, follow: Any, insert: Any) -> roles.InferenceServer:
+    from thespis.architectures.parts import serving_seats, stepper
+
+    acting = stepper(ctx, cfg)
+    replayed = isinstance(cfg, ReplayedConfig)
+    normalize = cfg.discount if cfg.reward.normalize else None
+
+    def ladder(told: Any) -> Any:
+        _, actor = told.stream.who
+        return cfg.ladder(actor)[told.start : told.start + len(told.flags)]  # type: ignore[union-attr]
+
+    return roles.InferenceServer(
+        ctx,
+        acting,
+        serving_seats(cfg, acting, cfg.unroll_length, normalize),
+        follow,
+        insert if replayed else lambda stream, unroll: insert(unroll),
+        cfg.batch_rows,
+        cfg.inference_wait,
+        explore=ladder if replayed else None,
+    )
+
+
+def add_learner(p: Program, cfg: Config | ReplayedConfig, weights: Handle, home: dict[str, Any]) -> Edge:
+    """The learner and what it draws from; returns the way in."""
+    publish = weights.edge("publish")
+    if isinstance(cfg, ReplayedConfig):
+        inserted, sampled = cfg.insert_items, cfg.sample_items
+        band = SamplesPerInsert.of(cfg.replay, inserted, sampled)
+        replay = p.add("replay", r2d2.build_replay, cfg, capacity=cfg.replay.capacity, limiter=band, **home)
+        sample, prioritise = replay.edge("sample", items=sampled), replay.edge("prioritise")
+        p.add("learner", r2d2.build_learner, cfg, sample, prioritise, publish, thread=True, **home)
+        return replay.edge("insert", items=inserted)
+    unrolls = cfg.batch_unrolls * cfg.groups  # an unroll is that of one group
+    queue = p.add("queue", roles.Replay.queue, capacity=cfg.queue_capacity * cfg.groups, **home)
+    sample = queue.edge("sample", items=unrolls)
+    p.add("learner", impala.build_learner, replace(cfg, batch_unrolls=unrolls), sample, publish, thread=True, **home)
+    return queue.edge("insert")
+
+
+def program(cfg: Config | ReplayedConfig) -> Program:
+    p = Program("seed")
+    home: dict[str, Any] = {"process": "learner", "near": "learner", "restarts": 3}
+    weights = p.add("weights", roles.WeightStore, hold_back=getattr(cfg, "forced_lag", 0), **home)
+    insert = add_learner(p, cfg, weights, home)
+    inference = p.add("inference", build_inference, cfg, weights.edge("follow"), insert, **home)
+    for _ in range(cfg.actors):
+        p.add("actor", build_actor, cfg, inference.edge("act"), actor=True, restarts=3)
+    add_evaluator(p, cfg, weights)
+    return p
