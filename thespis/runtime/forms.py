@@ -20,58 +20,85 @@ _ALIGN = 8
 _FIXED = (str, bool, type(None), Stream)
 
 
-class Leaf(NamedTuple):
-    """An array of a form, and where it stands among the others."""
+class Parts(NamedTuple):
+    """A message taken apart: `key` is what all messages of its form share, `numbers` and `arrays` what differs."""
 
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
+    key: tuple[Any, ...]
+    numbers: list[int]
+    arrays: list[Array]
+
+
+def take_apart(message: Any) -> Parts | None:
+    """The parts of a call or an answer that is made of arrays and numbers; None for any other message."""
+    try:
+        number, content = message
+        if type(content) is Call:
+            given: Any = content.args
+            key: list[Any] = [content.caller, content.service, content.method]
+            numbers = [number, content.sequence, content.settled]
+        else:
+            (given,) = content
+            key, numbers = [type(given)], [number]
+    except (TypeError, ValueError):
+        return None
+    if not isinstance(given, tuple):
+        return None
+    arrays = []
+    for part in given:
+        kind = type(part)
+        if kind is np.ndarray:
+            dtype = part.dtype
+            if dtype.kind not in "biuf" or not part.flags.c_contiguous:
+                return None
+            arrays.append(part)
+            key += dtype, part.shape
+        elif kind is int:
+            numbers.append(part)
+            key.append(int)
+        elif kind in _FIXED:
+            key.append(part)
+        else:
+            return None
+    return Parts(tuple(key), numbers, arrays) if arrays else None
 
 
 class Form:
-    """What all messages alike have in common. `size`: bytes that their arrays take."""
+    """What all messages alike have in common. `size`: bytes that their arrays take, each at its `offset`."""
 
     def __init__(self, number: int, message: Any) -> None:
         content = message[1]
-        parts = _parts(content)
         self.number, self.size = number, 0
-        self._content = content if isinstance(content, Call) else None
-        self._made = None if self._content is not None or type(content[0]) is tuple else type(content[0])
+        self.offsets: list[int] = []
+        self._call = content if type(content) is Call else None
+        given = content.args if self._call is not None else content[0]
+        self._made = None if type(given) is tuple else type(given)
         self._parts: list[Any] = []
-        for part in parts:
-            if isinstance(part, np.ndarray):
-                self._parts.append(Leaf(part.dtype.str, part.shape, self.size, part.nbytes))
+        for part in given:
+            if type(part) is np.ndarray:
+                self._parts.append((part.shape, part.dtype, self.size))
+                self.offsets.append(self.size)
                 self.size += -(-part.nbytes // _ALIGN) * _ALIGN
             else:
                 self._parts.append(int if type(part) is int else part)
-        self.leaves = [part for part in self._parts if isinstance(part, Leaf)]
-        self.numbers = struct.Struct(f"<{(3 if self._content else 1) + self._parts.count(int)}q")
-
-    def take(self, message: Any) -> tuple[bytes, list[Array]]:
-        """What differs: the numbers, packed, and the arrays."""
-        number, content = message
-        parts = _parts(content)
-        numbers = [part for part in parts if type(part) is int]
-        if self._content is not None:
-            numbers[:0] = content.sequence, content.settled
-        return self.numbers.pack(number, *numbers), [part for part in parts if type(part) is np.ndarray]
+        self.numbers = struct.Struct(f"<{(3 if self._call else 1) + self._parts.count(int)}q")
 
     def make(self, frame: bytes, at: int, memory: Any) -> Any:
         """The message with the numbers at `at` of a frame, and arrays that are views of `memory`."""
-        number, *numbers = self.numbers.unpack_from(frame, at)
-        given = iter(numbers[2:] if self._content is not None else numbers)
+        numbers = self.numbers.unpack_from(frame, at)
+        call, used = self._call, 1 if self._call is None else 3
         parts = []
         for part in self._parts:
-            if type(part) is Leaf:
-                flat = np.frombuffer(memory, np.uint8, part.nbytes, part.offset)
-                parts.append(flat.view(part.dtype).reshape(part.shape))
+            if type(part) is tuple:
+                shape, dtype, offset = part
+                parts.append(np.ndarray(shape, dtype, memory, offset))
+            elif part is int:
+                parts.append(numbers[used])
+                used += 1
             else:
-                parts.append(next(given) if part is int else part)
-        call = self._content
+                parts.append(part)
         if call is not None:
-            return number, Call(call.caller, numbers[0], numbers[1], call.service, call.method, tuple(parts))
-        return number, (tuple(parts) if self._made is None else self._made(*parts),)
+            return numbers[0], Call(call.caller, numbers[1], numbers[2], call.service, call.method, tuple(parts))
+        return numbers[0], (tuple(parts) if self._made is None else self._made(*parts),)
 
 
 class Forms:
@@ -81,18 +108,16 @@ class Forms:
         self._sent: dict[Any, Form] = {}
         self._received: dict[int, Form] = {}
 
-    def find(self, message: Any) -> tuple[Form | None, bool]:
-        """The form of a message that is about to go, if it has one, and whether the other side knows it."""
-        key = _key(message)
-        if key is None:
-            return None, False
-        form = self._sent.get(key)
-        if form is not None:
-            return form, True
+    def known(self, parts: Parts) -> Form | None:
+        """The form of what is about to go, if the other side knows it."""
+        return self._sent.get(parts.key)
+
+    def name(self, parts: Parts, message: Any) -> int:
+        """The number of a new form, which goes with this message; -1 if it is to stay without."""
         if len(self._sent) >= _MOST:
-            return None, False
-        form = self._sent[key] = Form(len(self._sent), message)
-        return form, False
+            return -1
+        self._sent[parts.key] = Form(len(self._sent), message)
+        return len(self._sent) - 1
 
     def learn(self, number: int, message: Any) -> None:
         """A message came that others will be like."""
@@ -100,39 +125,3 @@ class Forms:
 
     def __getitem__(self, number: int) -> Form:
         return self._received[number]
-
-
-def _parts(content: Any) -> tuple[Any, ...]:
-    """Arguments of a call, or what an answer is made of."""
-    parts: tuple[Any, ...] = content.args if isinstance(content, Call) else content[0]
-    return parts
-
-
-def _key(message: Any) -> Any:
-    """What all messages of a form share; None for a message that is not made of arrays and numbers."""
-    if type(message) is not tuple or len(message) != 2 or not isinstance(message[1], tuple):
-        return None
-    content = message[1]
-    if type(content) is Call:
-        kinds: list[Any] = [content.caller, content.service, content.method]
-        parts: Any = content.args
-    else:
-        parts = content[0]
-        if not isinstance(parts, tuple):
-            return None
-        kinds = [type(parts)]
-    arrays = False
-    for part in parts:
-        kind = type(part)
-        if kind is np.ndarray:
-            if part.dtype.kind not in "biuf" or not part.flags.c_contiguous:
-                return None
-            arrays = True
-            kinds.append((part.dtype.str, part.shape))
-        elif kind is int:
-            kinds.append(int)
-        elif kind in _FIXED:
-            kinds.append(part)
-        else:
-            return None
-    return tuple(kinds) if arrays else None

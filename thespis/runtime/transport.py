@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from thespis.runtime.forms import Form, Forms
+from thespis.runtime.forms import Form, Forms, Parts, take_apart
 from thespis.sealed import aligned, dump, load
 from thespis.types import Array
 
@@ -110,30 +110,28 @@ class Connection(asyncio.Protocol):
         """Send without waiting; return how many bytes travelled. To a peer that is gone, nothing happens."""
         if self._transport is None:
             return 0
-        form, known = self._forms.find(message)
-        if form is not None and known:
-            return self._write_like(form, message)
+        parts = take_apart(message)
+        form = self._forms.known(parts) if parts is not None else None
+        if parts is not None and form is not None:
+            return self._write_like(form, parts)
         body, buffers = dump(message)
         sizes = [buffer.nbytes for buffer in buffers]
         block = self._arena.store(buffers) if sum(sizes) > _INLINE else -1
-        head = _HEADER.pack(len(body), len(sizes), len(self._releases), block, -1 if form is None else form.number)
+        name = self._forms.name(parts, message) if parts is not None else -1
+        head = _HEADER.pack(len(body), len(sizes), len(self._releases), block, name)
         numbers = b"".join(map(_NUMBER.pack, (*sizes, *self._releases)))
         return self._write([head, numbers, body], buffers, sum(sizes), block)
 
-    def _write_like(self, form: Form, message: Any) -> int:
+    def _write_like(self, form: Form, parts: Parts) -> int:
         """Send what is new in a message of a form that the other side knows."""
-        numbers, arrays = form.take(message)
-        block = (
-            self._arena.place(form.size, arrays, [leaf.offset for leaf in form.leaves]) if form.size > _INLINE else -1
-        )
+        block = self._arena.place(form.size, parts.arrays, form.offsets) if form.size > _INLINE else -1
         head = _HEADER.pack(0, 0, len(self._releases), block, form.number)
         releases = b"".join(map(_NUMBER.pack, self._releases)) if self._releases else b""
         inline: list[Any] = []
         if block < 0:
-            for array in arrays:
-                inline.append(array.data if array.size else b"")
-                inline.append(_PADDING[: -array.nbytes % 8])
-        return self._write([head, releases, numbers], inline, form.size, block)
+            for array in parts.arrays:
+                inline += array.data if array.size else b"", _PADDING[: -array.nbytes % 8]
+        return self._write([head, releases, form.numbers.pack(*parts.numbers)], inline, form.size, block)
 
     def _write(self, parts: list[bytes], arrays: list[Any], size: int, block: int) -> int:
         self._releases.clear()
