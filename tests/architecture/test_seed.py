@@ -29,8 +29,8 @@ from thespis.runtime.context import Identity
 
 HERE = Path(__file__).parent
 R2D2: dict[str, Any] = {
-    "algorithm": "r2d2", "env": "thespis/Recall-v0", "total_steps": 700, "unroll_length": 5, "sequence_length": 10, "burn_in": 3,
-    "batch": 8, "replay": {"warm_up": 20, "samples_per_insert": 4.0, "capacity": 1000},
+    "algorithm": "r2d2", "env": "thespis/Recall-v0", "total_steps": 700, "unroll_length": 5, "sequence_length": 10,
+    "burn_in": 3, "batch": 8, "replay": {"warm_up": 20, "samples_per_insert": 4.0, "capacity": 1000},
 }  # fmt: skip
 
 
