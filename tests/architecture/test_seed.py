@@ -19,7 +19,7 @@ from thespis import train
 from thespis.architectures.parts import network
 from thespis.architectures.seed import Config, build_actor, build_inference
 from thespis.cli.main import main
-from thespis.config import NetworkConfig, resolve
+from thespis.config import NetworkConfig, resolve, to_dict
 from thespis.envs.make import describe
 from thespis.errors import ThespisError
 from thespis.launch import defaults
@@ -32,6 +32,8 @@ R2D2: dict[str, Any] = {
     "algorithm": "r2d2", "env": "thespis/Recall-v0", "total_steps": 700, "unroll_length": 5, "sequence_length": 10,
     "burn_in": 3, "batch": 8, "replay": {"warm_up": 20, "samples_per_insert": 4.0, "capacity": 1000},
 }  # fmt: skip
+
+PPO: dict[str, Any] = {"algorithm": "ppo", "unroll_length": 16, "double_buffer": True, "epochs": 2}
 
 
 @pytest.mark.parametrize(("form", "file"), [("text", "seed.txt"), ("mermaid", "seed.mermaid")])
@@ -48,10 +50,11 @@ def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
         ("simulation", {"double_buffer": True, "network": {"lstm": 8}}),
         ("simulation", {"env": "Pendulum-v1", "reward": {"normalize": True}}),
         ("simulation", R2D2),
+        ("simulation", PPO),
         ("local", {"double_buffer": True}),
         ("local", R2D2),
     ],
-    ids=["vtrace", "double-buffer", "Pendulum", "r2d2", "local", "local r2d2"],
+    ids=["vtrace", "double-buffer", "Pendulum", "r2d2", "ppo", "local", "local r2d2"],
 )
 def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
     run = train("seed", on=on, actors=2, envs_per_actor=2, eval_episodes=0, run_dir=stage.run, quiet=True,
@@ -62,6 +65,8 @@ def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
     assert (told["restarts"], set(told["dropped"]) <= {"stale_priorities"}) == (0, True)
     travelled = {name for name, edge in told["edges"].items() if edge["bytes"]}
     assert travelled == {"actor.inference.act"}, "weights and unrolls stay where they are"
+    if extra is PPO:
+        assert told["lag"]["max"] == 0, "a round is of one version"
     if extra is R2D2:
         saved = json.loads((next(stage.run.glob("checkpoints/update-*")) / "replay-0.json").read_text())
         assert abs(4.0 * (saved["inserted"] - 20) - saved["sampled"]) <= 2 * 4.0 * 2 * (5 + 13 // 5 + 2)
@@ -183,8 +188,9 @@ def test_the_simulation_survives_a_death(who: str, stage: Any) -> None:
     [
         ({"inference_batch": 9, "actors": 2, "envs_per_actor": 4}, "never full with 2 actors of 4 environments"),
         ({"double_buffer": True, "envs_per_actor": 3}, "--double-buffer halves --envs-per-actor, which is 3"),
+        ({"algorithm": "ppo", "actors": 2, "backups": 1}, "--backups must stay 0"),
         ({"inference_wait": -1.0}, "cannot be negative"),
-        ({"algorithm": "sarsa"}, "--algorithm is 'sarsa'; choose vtrace, r2d2"),
+        ({"algorithm": "sarsa"}, "--algorithm is 'sarsa'; choose vtrace, r2d2, ppo"),
         ({"algorithm": "r2d2", "entropy_cost": 0.1}, "unknown setting 'entropy_cost'"),
     ],
 )
@@ -194,6 +200,10 @@ def test_what_cannot_be(settings: dict[str, Any], complaint: str) -> None:
 
 
 def test_every_algorithm_has_settings_of_its_own(capsys: Any) -> None:
+    for algorithm, alone in (("vtrace", "impala"), ("r2d2", "r2d2"), ("ppo", "ppo")):
+        for env in ("CartPole-v1", "ALE/Pong-v5"):
+            served, usual = defaults("seed", env, {"algorithm": algorithm}), defaults(alone, env, {})
+            assert to_dict(usual).items() <= to_dict(served).items(), "nothing of an algorithm changes with its place"
     with pytest.raises(SystemExit):
         main(["train", "seed", "--algorithm", "r2d2", "--help"])
     assert "--burn-in" in capsys.readouterr().out

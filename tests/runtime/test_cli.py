@@ -13,7 +13,7 @@ import pytest
 from thespis import Trained, train
 from thespis.cli.main import main
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 SMALL = ["--on", "simulation", "--actors", "1", "--envs-per-actor", "2", "--eval-episodes", "0", "--total-steps", "800"]
 
 

@@ -52,7 +52,7 @@ class Policy:
 class Weights:
     """New ones whenever a test publishes them."""
 
-    name = "inference.weights.follow"
+    name = "inference.weights.next"
 
     def __init__(self) -> None:
         self._changed = asyncio.Condition()

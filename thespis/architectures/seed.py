@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from thespis import roles
-from thespis.architectures import impala, r2d2
+from thespis.architectures import impala, ppo, r2d2
 from thespis.architectures.evaluating import add_evaluator
 from thespis.config import Experiment
 from thespis.errors import ThespisError
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Served(Experiment):
     """What SEED adds to an algorithm."""
 
-    algorithm: Literal["vtrace", "r2d2"] = "vtrace"
-    """vtrace learns from every unroll once (IMPALA's loss), r2d2 from a replay (R2D2's); each has its own settings."""
+    algorithm: Literal["vtrace", "r2d2", "ppo"] = "vtrace"
+    """vtrace learns as IMPALA does, r2d2 from a replay, ppo in rounds of one version; each has its own settings."""
     inference_batch: int = 0
     """Environments that are answered at once; 0 for half of all, so that one half steps while the other is answered."""
     inference_wait: float = 0.002
@@ -35,8 +35,8 @@ class Served(Experiment):
     double_buffer: bool = False
     """Actors step one half of their environments while the other half waits for actions."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_inference(self) -> None:
+        """Refuse what cannot be served."""
         if self.inference_batch < 0 or not self.inference_wait >= 0:
             raise ThespisError("--inference-batch and --inference-wait cannot be negative")
         if self.inference_batch > self.actors * self.envs_per_actor:
@@ -58,26 +58,57 @@ class Served(Experiment):
 
 
 @dataclass(frozen=True)
-class Config(Served, impala.Config):
+class Config(impala.Config, Served):
     """SEED RL with V-trace. Settings are those of IMPALA, and what concerns inference."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_inference()
 
 
 @dataclass(frozen=True)
-class ReplayedConfig(Served, r2d2.Config):
+class ReplayedConfig(r2d2.Config, Served):
     """SEED RL with R2D2. Settings are those of R2D2, and what concerns inference."""
 
-    algorithm: Literal["vtrace", "r2d2"] = "r2d2"
-    """vtrace learns from every unroll once (IMPALA's loss), r2d2 from a replay (R2D2's); each has its own settings."""
+    algorithm: Literal["vtrace", "r2d2", "ppo"] = "r2d2"
+    """vtrace learns as IMPALA does, r2d2 from a replay, ppo in rounds of one version; each has its own settings."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_inference()
+
+
+@dataclass(frozen=True)
+class RoundsConfig(ppo.Config, Served):
+    """SEED RL with PPO. Settings are those of PPO, and what concerns inference."""
+
+    algorithm: Literal["vtrace", "r2d2", "ppo"] = "ppo"
+    """vtrace learns as IMPALA does, r2d2 from a replay, ppo in rounds of one version; each has its own settings."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_inference()
+        if self.backups:
+            raise ThespisError("weights change for all actors at once here, so --backups must stay 0")
+
+    @property
+    def quorum(self) -> int:
+        """Unrolls per update: one of each group of environments."""
+        return self.actors * self.groups
+
+
+Configured = Config | ReplayedConfig | RoundsConfig
 
 
 PRESETS = impala.PRESETS
 ALGORITHMS: dict[str, tuple[type[Served], dict[str, dict[str, Any]]]] = {
     "vtrace": (Config, PRESETS),
     "r2d2": (ReplayedConfig, r2d2.PRESETS),
+    "ppo": (RoundsConfig, ppo.PRESETS),
 }
 
 
-def refuse(cfg: Config | ReplayedConfig, spaces: Spaces) -> None:
+def refuse(cfg: Configured, spaces: Spaces) -> None:
     """Say no to what cannot be learned or stored, before anything starts."""
     if isinstance(cfg, ReplayedConfig):
         r2d2.refuse(cfg, spaces)
@@ -99,7 +130,7 @@ def build_actor(ctx: Context, cfg: Served, act: Any) -> roles.Actor:
     return roles.Actor(ctx, groups, policy, None, 0, writer=policy)
 
 
-def build_inference(ctx: Context, cfg: Config | ReplayedConfig, follow: Any, insert: Any) -> roles.InferenceServer:
+def build_inference(ctx: Context, cfg: Configured, following: Any, insert: Any) -> roles.InferenceServer:
     from thespis.architectures.parts import serving_seats, stepper
 
     acting = stepper(ctx, cfg)
@@ -114,15 +145,16 @@ def build_inference(ctx: Context, cfg: Config | ReplayedConfig, follow: Any, ins
         ctx,
         acting,
         serving_seats(cfg, acting, cfg.unroll_length, normalize),
-        follow,
+        following,
         insert if replayed else lambda stream, unroll: insert(unroll),
         cfg.batch_rows,
         cfg.inference_wait,
         explore=ladder if replayed else None,
+        lockstep=isinstance(cfg, RoundsConfig),
     )
 
 
-def add_learner(p: Program, cfg: Config | ReplayedConfig, weights: Handle, home: dict[str, Any]) -> Edge:
+def add_learner(p: Program, cfg: Configured, weights: Handle, home: dict[str, Any]) -> Edge:
     """The learner and what it draws from; returns the way in."""
     publish = weights.edge("publish")
     if isinstance(cfg, ReplayedConfig):
@@ -132,6 +164,11 @@ def add_learner(p: Program, cfg: Config | ReplayedConfig, weights: Handle, home:
         sample, prioritise = replay.edge("sample", items=sampled), replay.edge("prioritise")
         p.add("learner", r2d2.build_learner, cfg, sample, prioritise, publish, thread=True, **home)
         return replay.edge("insert", items=inserted)
+    if isinstance(cfg, RoundsConfig):
+        queue = p.add("queue", roles.Replay.queue, capacity=cfg.quorum, **home)
+        sample = queue.edge("sample", items=cfg.quorum)
+        p.add("learner", ppo.build_learner, cfg, sample, publish, thread=True, **home)
+        return queue.edge("insert")
     unrolls = cfg.batch_unrolls * cfg.groups  # an unroll is that of one group
     queue = p.add("queue", roles.Replay.queue, capacity=cfg.queue_capacity * cfg.groups, **home)
     sample = queue.edge("sample", items=unrolls)
@@ -139,12 +176,12 @@ def add_learner(p: Program, cfg: Config | ReplayedConfig, weights: Handle, home:
     return queue.edge("insert")
 
 
-def program(cfg: Config | ReplayedConfig) -> Program:
+def program(cfg: Configured) -> Program:
     p = Program("seed")
     home: dict[str, Any] = {"process": "learner", "near": "learner", "restarts": 3}
     weights = p.add("weights", roles.WeightStore, hold_back=getattr(cfg, "forced_lag", 0), **home)
     insert = add_learner(p, cfg, weights, home)
-    inference = p.add("inference", build_inference, cfg, weights.edge("follow"), insert, **home)
+    inference = p.add("inference", build_inference, cfg, weights.edge("next"), insert, **home)
     for _ in range(cfg.actors):
         p.add("actor", build_actor, cfg, inference.edge("act"), actor=True, restarts=3)
     add_evaluator(p, cfg, weights)

@@ -70,13 +70,15 @@ class InferenceServer:
         batch: int,
         patience: float,
         explore: Explore | None = None,
+        lockstep: bool = False,
     ) -> None:
-        """`batch`: rows that make a batch full."""
+        """`batch`: rows that make a batch full. `lockstep`: who has completed an unroll waits for the next version."""
         self._ctx, self._stepper, self._seats, self._follow, self._insert = ctx, stepper, seats, follow, insert
-        self._batch, self._patience, self._explore = batch, patience, explore
+        self._batch, self._patience, self._explore, self._lockstep = batch, patience, explore, lockstep
         self._version = Version(0, 0)
         self._newer: asyncio.Task[Versioned] | None = None
         self._asked: list[Asked] = []
+        self._waiting: list[Asked] = []
         self._rows = 0
         self._go = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -104,11 +106,11 @@ class InferenceServer:
         await self._adopt()
         while True:
             await self._go.wait()
+            if self._newer is None or self._newer.done():
+                await self._adopt()
             asked = self._take()
             if not asked:
                 continue
-            if self._newer is None or self._newer.done():
-                await self._adopt()
             async with self._ctx.work("inference", items=sum(one.rows for one in asked)):
                 acted = self._act(asked)
             self._answer(asked, acted)
@@ -160,6 +162,11 @@ class InferenceServer:
         self._stepper.load(newer.weights)
         self._version = newer.version
         self._newer = self._ctx.ahead(self._follow(newer.version))
+        if self._lockstep:
+            self._newer.add_done_callback(lambda _: self._go.set())
+            waiting, self._waiting = self._waiting, []
+            for asked in waiting:
+                self._join(asked)
 
     # -- unrolls ----------------------------------------------------------------------------------
 
@@ -168,6 +175,10 @@ class InferenceServer:
         who, index = told.stream.who
         stream = Stream((f"{who}+{told.start}", index), told.stream.incarnation)
         before = self._handed.get(stream.who)
+        if self._lockstep and unroll.versions.max() >= self._version.packed():
+            self._handed[stream.who] = self._ctx.ahead(self._insert(stream, unroll))
+            self._waiting.append(asked)
+            return
         if before is None or before.done():
             self._handed[stream.who] = self._ctx.ahead(self._insert(stream, unroll))
             self._join(asked)

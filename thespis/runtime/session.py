@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from thespis.runs.screen import Screen
 from thespis.runs.view import View
 from thespis.runs.writers import MetricsWriter
 from thespis.runtime.context import Report
+
+_START_SECONDS = 60.0
+"""How long processes may take to start before the run counts as stalled, however short its stall timeout."""
 
 
 class Session:
@@ -114,13 +117,18 @@ class Session:
         """A process has built its roles: nobody can be expected to have learned before."""
         self._last_update = (self.monitor.updates, now)
 
-    def stalled(self, now: float) -> str | None:
-        """Who waits for whom, once there has been no update for the stall timeout."""
+    def stalled(self, now: float, starting: Sequence[str] = ()) -> str | None:
+        """Who waits for whom, once there has been no update for the stall timeout.
+
+        `starting`: processes that have not built their roles yet. A busy machine may take long to start them.
+        """
         if self.monitor.updates != self._last_update[0]:
             self._last_update = (self.monitor.updates, now)
-        if now - self._last_update[1] < self.cfg.stall_timeout:
+        limit = max(self.cfg.stall_timeout, _START_SECONDS) if starting else self.cfg.stall_timeout
+        if now - self._last_update[1] < limit:
             return None
-        return f"no update for {self.cfg.stall_timeout:g} s; {self.who_waits()}"
+        absent = "".join(f"; {home} has not started" for home in starting)
+        return f"no update for {limit:g} s; {self.who_waits()}{absent}"
 
     def who_waits(self) -> str:
         waits = [
