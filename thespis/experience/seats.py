@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -36,25 +37,46 @@ class Told(NamedTuple):
     finals: Tree | None
 
 
+class Usual(NamedTuple):
+    """The flags of a step at which no episode opens or ends, which nearly all are, so they are made once."""
+
+    flags: Array
+    raw: bytes
+    never: Array
+    always: Array
+
+
+@cache
+def _usual(batch: int) -> Usual:
+    flags = np.full(batch, _VALID, np.uint8)
+    made = Usual(flags, flags.tobytes(), np.zeros(batch, np.bool_), np.ones(batch, np.bool_))
+    for array in (made.flags, made.never, made.always):
+        array.flags.writeable = False
+    return made
+
+
 def tell(stream: Stream, start: int, number: int, inputs: Inputs, step: EnvStep | None) -> Told:
     """What to say of `step`, which led to `inputs`; of none before the first."""
     if step is None:
         flags = np.full(len(inputs.first), _FIRST | _VALID, np.uint8)
         return Told(stream, start, number, inputs.obs, inputs.last_reward, flags, None)
-    flags = step.first * np.uint8(_FIRST)
-    flags |= step.valid * np.uint8(_VALID)
+    usual = _usual(len(step.rewards))
+    if not np.count_nonzero(step.first | step.terminated | step.truncated):
+        return Told(stream, start, number, step.obs, step.rewards, usual.flags, None)
+    flags = step.first * np.uint8(_FIRST) | step.valid * np.uint8(_VALID)
+    flags |= step.terminated * np.uint8(_TERMINATED) | step.truncated * np.uint8(_TRUNCATED)
     finals = None
-    if np.count_nonzero(step.terminated) or np.count_nonzero(step.truncated):
-        flags |= step.terminated * np.uint8(_TERMINATED)
-        flags |= step.truncated * np.uint8(_TRUNCATED)
-        if step.final_obs is not None and step.truncated.any():
-            finals = map_tree(lambda leaf: leaf[step.truncated], step.final_obs)
+    if step.final_obs is not None and step.truncated.any():
+        finals = map_tree(lambda leaf: leaf[step.truncated], step.final_obs)
     return Told(stream, start, number, step.obs, step.rewards, flags, finals)
 
 
 def heard(told: Told) -> EnvStep:
     """The step that was told of; its episodes are the actor's to report."""
-    flags = told.flags
+    flags, usual = told.flags, _usual(len(told.flags))
+    if flags.tobytes() == usual.raw:
+        never, always = usual.never, usual.always
+        return EnvStep(told.obs, told.rewards, never, never, always, never, None, [])
     truncated, final = (flags & _TRUNCATED).astype(np.bool_), None
     if told.finals is not None:
 
