@@ -25,7 +25,8 @@ def architectures() -> list[str]:
 def architecture(name: str) -> ModuleType:
     """The module of an architecture, by its name or its file: a `Config`, a `program`, and perhaps `PRESETS`.
 
-    It may also `refuse(cfg, spaces)` an environment that it cannot learn, before anything starts.
+    It may also `refuse(cfg, spaces)` an environment that it cannot learn, before anything starts. One that several
+    algorithms can learn in has `ALGORITHMS`, the `Config` and `PRESETS` of each by the name `--algorithm` takes.
     """
     if name.endswith(".py"):
         return _own(name)
@@ -46,14 +47,24 @@ def _own(file: str) -> ModuleType:
 
 def defaults(name: str, env: str | None, data: Mapping[str, Any]) -> Experiment:
     """The defaults of an architecture for an environment, overridden by `data`: class < preset < data."""
-    module = architecture(name)
+    config, presets = _algorithm(architecture(name), data.get("algorithm"))
     env = env or data.get("env")
-    cfg: Experiment = module.Config()
-    for pattern, preset in getattr(module, "PRESETS", {}).items():
+    cfg = config()
+    for pattern, preset in presets.items():
         if isinstance(env, str) and fnmatch.fnmatch(env, pattern):
-            cfg = from_dict(module.Config, preset, cfg)
-    cfg = from_dict(module.Config, {**data, **({"env": env} if env else {})}, cfg)
-    return cfg
+            cfg = from_dict(config, preset, cfg)
+    return from_dict(config, {**data, **({"env": env} if env else {})}, cfg)
+
+
+def _algorithm(module: ModuleType, name: str | None) -> tuple[type[Experiment], Mapping[str, Any]]:
+    """The config and the presets of an architecture, with the algorithm of that name if it has several."""
+    known = getattr(module, "ALGORITHMS", {})
+    if name is None or not known:
+        return module.Config, getattr(module, "PRESETS", {})
+    if name not in known:
+        raise ThespisError(f"--algorithm is {name!r}; choose {', '.join(known)}")
+    config, presets = known[name]
+    return config, presets
 
 
 def load_config(path: Path) -> tuple[str, dict[str, Any]]:

@@ -36,6 +36,11 @@ class Version(NamedTuple):
         return self.epoch << _UPDATE_BITS | self.update
 
 
+def unpacked(version: int) -> Version:
+    """The inverse of `Version.packed`."""
+    return Version(version >> _UPDATE_BITS, version & _UPDATE_MASK)
+
+
 _UPDATE_BITS = 40
 _UPDATE_MASK = (1 << _UPDATE_BITS) - 1
 

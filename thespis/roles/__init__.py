@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from thespis.roles.demonstrations import Demonstrations
     from thespis.roles.evaluator import Evaluator
     from thespis.roles.evolution_worker import EvolutionWorker
+    from thespis.roles.inference import InferenceServer
     from thespis.roles.learner import Learner
     from thespis.roles.parameter_server import ParameterServer
-    from thespis.roles.policy import LocalPolicy
+    from thespis.roles.policy import LocalPolicy, RemotePolicy
     from thespis.roles.replay import Replay
     from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.table import ReplayTable
@@ -25,9 +26,11 @@ __all__ = [
     "Demonstrations",
     "Evaluator",
     "EvolutionWorker",
+    "InferenceServer",
     "Learner",
     "LocalPolicy",
     "ParameterServer",
+    "RemotePolicy",
     "Replay",
     "ReplayTable",
     "SharedParameters",
@@ -40,9 +43,11 @@ _HOMES = {
     "Demonstrations": "demonstrations",
     "Evaluator": "evaluator",
     "EvolutionWorker": "evolution_worker",
+    "InferenceServer": "inference",
     "Learner": "learner",
     "LocalPolicy": "policy",
     "ParameterServer": "parameter_server",
+    "RemotePolicy": "policy",
     "Replay": "replay",
     "ReplayTable": "table",
     "SharedParameters": "shared_parameters",

@@ -167,8 +167,7 @@ class Learner:
         wanted = ctx.now() - self._measured >= _METRICS_SECONDS
         for rows, part in [(batch.rewards.size, batch)] if self._divide is None else self._divide(batch):
             try:
-                async with ctx.work("learn", items=rows):
-                    gradients, metrics = self._update.gradients(part, wanted)
+                gradients, metrics = await ctx.aside("learn", rows, self._update.gradients, part, wanted)
             except NonFiniteLoss:
                 return False
             if not await self._exchange.apply(gradients, progress, steps):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import zlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -122,6 +122,11 @@ class Context:
         The simulation turns it into virtual time, the other runtimes measure it.
         """
         raise NotImplementedError
+
+    async def aside(self, kind: str, items: int, function: Callable[..., T], *args: Any) -> T:
+        """Do long work; in a thread, where the program wants this role's process to answer others meanwhile."""
+        async with self.work(kind, items):
+            return function(*args)
 
     def locate(self, env: int, episode: int, step: int) -> None:
         """Say which environment is about to step, so that a watchdog can name it if it never returns."""

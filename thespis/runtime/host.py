@@ -96,7 +96,7 @@ class Host:
     # -- roles ------------------------------------------------------------------------------------
 
     def _build(self, spec: RoleSpec, identity: Identity, start: Start) -> None:
-        ctx = LocalContext(identity, self._status)
+        ctx = LocalContext(identity, self._status, spec.thread)
         self._roles[spec.key], self._endpoints[spec.key] = build(spec, ctx, self._deliver, start.restore)
         self._contexts.append(ctx)
 

@@ -73,6 +73,7 @@ class Simulation:
 
     def __init__(self, program: Program, session: Session, costs: CostModel, faults: list[Fault]) -> None:
         self._program, self._session, self._costs, self._faults = program, session, costs, faults
+        self._homes = {spec.key: spec.process for spec in program.roles}
         self._lives: dict[Key, Life] = {}
         self._back: dict[Key, asyncio.Event] = {}
         self._restarts: dict[str, int] = {}
@@ -278,7 +279,8 @@ class Simulation:
         await self._strike(edge)
         back = message_bytes(answer)
         await asyncio.sleep(self._costs.edge_seconds(edge, back, self._rng))
-        return answer, there + back
+        apart = self._homes[call.service] != self._homes[call.caller[:2]]
+        return answer, (there + back) * apart
 
     async def _serve(self, call: Call) -> Any:
         """The service's answer; its error is its own, not its caller's."""
