@@ -181,7 +181,7 @@ def add_learner(p: Program, cfg: Configured, weights: Handle, home: dict[str, An
 
 def program(cfg: Configured) -> Program:
     p = Program("seed")
-    home: dict[str, Any] = {"process": "learner", "near": "learner", "restarts": 3}
+    home: dict[str, Any] = {"process": "hub", "near": "learner", "restarts": 3}
     weights = p.add("weights", roles.WeightStore, hold_back=getattr(cfg, "forced_lag", 0), **home)
     insert = add_learner(p, cfg, weights, home)
     inference = p.add("inference", build_inference, cfg, weights.edge("next"), insert, **home)
