@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import sys
@@ -56,6 +57,7 @@ def _settings(name: str, config: type[Any], flags: list[str]) -> Experiment:
             )
         # Where that run wrote is not a setting of this one.
         data.pop("run_dir", None)
+    flags = _gathered(flags, config)
     _, env = _take(flags, "--env")
     default = defaults(name, env, data)
     complaint = io.StringIO()
@@ -73,6 +75,20 @@ def _settings(name: str, config: type[Any], flags: list[str]) -> Experiment:
             raise
         raise ThespisError(f"{_unboxed(complaint.getvalue())}; see thespis train {name} --help") from None
     return cfg
+
+
+def _gathered(flags: list[str], config: type[Any]) -> list[str]:
+    """Flags that take several words may be given several times; tyro would keep the last and say nothing."""
+    several = {f"--{part.name}" for part in dataclasses.fields(config) if part.type == "tuple[str, ...]"}
+    words: dict[str, list[str]] = {}
+    rest, place = [], None
+    for word in flags:
+        if word.startswith("--"):
+            place = words.setdefault(word, []) if word in several else None
+            if place is not None:
+                continue
+        (rest if place is None else place).append(word)
+    return rest + [word for flag, given in words.items() for word in (flag, *given)]
 
 
 def _unboxed(complaint: str) -> str:

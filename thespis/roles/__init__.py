@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
+    from thespis.roles.controller import Controller
     from thespis.roles.evaluator import Evaluator
     from thespis.roles.learner import Learner
     from thespis.roles.parameter_server import ParameterServer
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from thespis.roles.replay import Replay
     from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.table import ReplayTable
+    from thespis.roles.trainer import Trainer
     from thespis.roles.weights import WeightStore
 
 __all__ = [
     "Actor",
+    "Controller",
     "Evaluator",
     "Learner",
     "LocalPolicy",
@@ -25,11 +28,13 @@ __all__ = [
     "Replay",
     "ReplayTable",
     "SharedParameters",
+    "Trainer",
     "WeightStore",
 ]
 
 _HOMES = {
     "Actor": "actor",
+    "Controller": "controller",
     "Evaluator": "evaluator",
     "Learner": "learner",
     "LocalPolicy": "policy",
@@ -37,6 +42,7 @@ _HOMES = {
     "Replay": "replay",
     "ReplayTable": "table",
     "SharedParameters": "shared_parameters",
+    "Trainer": "trainer",
     "WeightStore": "weights",
 }
 
