@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
 from thespis.algorithms.population import Choice, Prior, Range
-from thespis.config import Experiment, NetworkConfig, from_dict, to_dict
+from thespis.config import Experiment, NetworkConfig, from_dict
 from thespis.errors import ThespisError
 
 C = TypeVar("C", bound=Experiment)
@@ -44,14 +44,6 @@ def assign(cfg: C, values: Mapping[str, Any]) -> C:
             place = place.setdefault(name, {})
         place[last] = value
     return from_dict(type(cfg), tree, cfg)
-
-
-def read(cfg: Experiment, path: str) -> Any:
-    """What a config says at a path."""
-    value: Any = to_dict(cfg)
-    for name in path.split("."):
-        value = value[name]
-    return value
 
 
 def priors(words: Sequence[str], config: type[Experiment], flag: str) -> dict[str, Prior]:

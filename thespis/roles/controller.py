@@ -92,8 +92,9 @@ class Controller:
             error=outcome.error,
         )
         self._lineage.add([row])
-        if self._members[outcome.member].failures >= _PATIENCE:
-            raise RuntimeError(f"member {outcome.member} failed {_PATIENCE} times in a row: {outcome.error}")
+        failures = self._members[outcome.member].failures
+        if failures >= _PATIENCE:
+            raise RuntimeError(f"member {outcome.member} failed {failures} times in a row: {outcome.error}")
         for name, count in outcome.dropped.items():
             ctx.count(name, count)
         self._report(outcome)
@@ -121,9 +122,6 @@ class Controller:
             # Reported before the checkpoint was made; `__init__` has just reported all of it.
             for name, count in zip(("env_steps", "updates"), values["counted"], strict=True):
                 self._ctx.count(name, -count)
-
-    async def close(self) -> None:
-        self._lineage.close()
 
     # -- who is next ------------------------------------------------------------------------------
 

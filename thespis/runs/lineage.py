@@ -86,14 +86,18 @@ class Lineage:
         self.members: dict[int, Member] = {}
         for row in self.rows:
             self._fold(row)
-        self._file = Appender(directory / FILE)
-        self._file.cut_torn_line()
+        self._path = directory / FILE
 
     def add(self, rows: Iterable[Row]) -> None:
         """Write all rows in one piece; they count once they are on the disk."""
         new = list(rows)
-        self._file.write(b"".join(to_json(_data(row), indent=None) for row in new))
-        self._file.sync()
+        file = Appender(self._path)
+        try:
+            file.cut_torn_line()
+            file.write(b"".join(to_json(_data(row), indent=None) for row in new))
+            file.sync()
+        finally:
+            file.close()
         for row in new:
             self.rows.append(row)
             self._fold(row)
@@ -101,9 +105,6 @@ class Lineage:
     def _fold(self, row: Row) -> None:
         known = self.members.get(row.member)
         self.members[row.member] = Member(row.run, row.after) if known is None else known.after(row)
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def read(directory: Path) -> list[Row]:

@@ -34,6 +34,7 @@ class Session:
         """`until`: environment steps to stop at, if that is not when the run is over."""
         self.cfg, self.program, self.run, self.screen = cfg, program, run, screen
         self.limit = cfg.total_steps if until is None else until
+        self.partial = until is not None
         self.monitor = Monitor(threshold=cfg.stop_at_return)
         self.checkpoints = Checkpoints(run.checkpoints, keep=cfg.keep)
         self.identity = Identity(program.name, cfg.env_name, cfg.seed, cfg.on)

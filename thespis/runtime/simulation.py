@@ -100,7 +100,7 @@ class Simulation:
         self._arrivals: dict[tuple[Key, str], float] = {}
         self._strikes: list[Fault] = []
         self._rng = np.random.default_rng()
-        self._flush_every = _FLUSH_SECONDS if session.limit == session.cfg.total_steps else _CLOSE_FLUSH_SECONDS
+        self._flush_every = _CLOSE_FLUSH_SECONDS if session.partial else _FLUSH_SECONDS
         self._next_flush = 0.0
         self._cut = False
         self._turning = False
