@@ -17,7 +17,6 @@ from thespis.cli.main import main
 from thespis.cli.show import mermaid, text
 from thespis.errors import ThespisError
 from thespis.launch import launch
-from thespis.runs.ancestry import draw_ancestry
 from thespis.runs.checkpoints import Checkpoints, policy_weights, weights_sha256
 from thespis.runs.lineage import Lineage, Row, read
 
@@ -36,12 +35,10 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """matplotlib keeps the files of its fonts open, from the first picture on; they are not left by a run."""
-    path = tmp_path_factory.mktemp("fonts")
-    Lineage(path).add([Row("start", 0.0, 0, "0-0", after={"a": 1.0})])
-    draw_ancestry(path)
+@pytest.fixture(autouse=True)
+def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """matplotlib keeps the files of fonts open, which are not left by a run."""
+    monkeypatch.setattr("thespis.runs.ancestry.draw_ancestry", lambda path: "")
 
 
 @pytest.mark.parametrize(("form", "file"), [(text, "pbt.txt"), (mermaid, "pbt.mermaid")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -69,23 +70,25 @@ class Training:
     def __init__(self, members: Members, segment: Segment) -> None:
         self._members, self._segment = members, segment
         self._session: Session | None = None
-        self._stopped = False
+        self._stopped = threading.Event()
         self.seconds = 0.0
 
     def stop(self) -> None:
-        self._stopped = True
+        self._stopped.set()
         if self._session is not None:
             self._session.end("interrupted")
 
     def run(self) -> Outcome | None:
         """None if it was stopped; what it had learned by then is in a checkpoint."""
         todo = self._segment
+        if self._stopped.is_set():
+            return None
         resuming = self._members.begun(todo.run)
         start = self._members.checkpoint(todo.run) if resuming else None
         error = None
         if start is None or reached(start).env_steps < todo.until:
             error = self._train(resuming)
-        if self._stopped:
+        if self._stopped.is_set():
             return None
         end = self._members.checkpoint(todo.run)
         if end is None and error is None:
@@ -114,5 +117,5 @@ class Training:
 
     def _began(self, session: Session) -> None:
         self._session = session
-        if self._stopped:
+        if self._stopped.is_set():
             session.end("interrupted")

@@ -45,8 +45,8 @@ class SimulatedContext(Context):
 
     def __init__(self, identity: Identity, loop: VirtualLoop, costs: CostModel, slowdown: float) -> None:
         self._loop, self._costs, self._slowdown = loop, costs, slowdown
-        self.job: Job[Any] | None = None
-        """What the role is at beside the event loop, while everything else stands still."""
+        self._job: Job[Any] | None = None
+        self._interrupted = False
         super().__init__(identity)
 
     def now(self) -> float:
@@ -61,12 +61,14 @@ class SimulatedContext(Context):
 
     async def aside(self, kind: str, job: Job[T]) -> T:
         """Now, and then its own time passes. In a thread, because a job may have an event loop of its own."""
-        self.job = job
+        self._job = job
+        if self._interrupted:
+            job.stop()
         try:
             with ThreadPoolExecutor(1) as thread:
                 result = thread.submit(job.run).result()
         finally:
-            self.job = None
+            self._job = None
         self.away = True
         try:
             await asyncio.sleep(job.seconds * self._slowdown)
@@ -74,6 +76,12 @@ class SimulatedContext(Context):
             self.away = False
         self.worked(kind, job.seconds * self._slowdown)
         return result
+
+    def interrupt(self) -> None:
+        """Stop what the role is at beside the event loop, for which everything else stands still, or begins there."""
+        self._interrupted = True
+        if self._job is not None:
+            self._job.stop()
 
 
 @dataclasses.dataclass(slots=True)
@@ -198,8 +206,7 @@ class Simulation:
     def _interrupt(self) -> None:
         self._session.end("interrupted")
         for life in self._lives.values():
-            if life.ctx.job is not None:
-                life.ctx.job.stop()
+            life.ctx.interrupt()
         if self._judging is not None:
             self._judging.cancel()
 
