@@ -1,6 +1,6 @@
 """Population-based training against random search: the same members, draws and steps, with and without copying.
 
-python benchmarks/pbt.py --member a2c --population 8 --steps 50000 --interval 5000 --seeds 5
+python benchmarks/pbt.py --member a2c --population 8 --steps 50000 --interval 5000
 
 Random search is a population that is never judged before its end. Both are scored by
 50 greedy episodes of the member that leads in the end.
@@ -55,11 +55,11 @@ def main() -> None:
     parser.add_argument("--population", type=int, default=8)
     parser.add_argument("--steps", type=int, default=50_000, help="of each member")
     parser.add_argument("--interval", type=int, default=5_000)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--settings", nargs="*", default=["optimizer.anneal=false"])
     args = parser.parse_args()
     found: dict[str, list[float]] = {}
-    for seed in range(args.seeds):
+    for seed in args.seeds:
         for name, interval in (("pbt", args.interval), ("random", args.steps)):
             told = score(args, seed, interval)
             found.setdefault(name, []).append(told["return"])

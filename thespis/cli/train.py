@@ -81,7 +81,8 @@ def _gathered(flags: list[str], config: type[Any]) -> list[str]:
     """Flags that take several words may be given several times; tyro would keep the last and say nothing."""
     several = {f"--{part.name}" for part in dataclasses.fields(config) if part.type == "tuple[str, ...]"}
     words: dict[str, list[str]] = {}
-    rest, place = [], None
+    rest: list[str] = []
+    place: list[str] | None = None
     for word in flags:
         if word.startswith("--"):
             place = words.setdefault(word, []) if word in several else None
