@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import sys
@@ -63,7 +64,7 @@ def _settings(name: str, flags: list[str]) -> Experiment:
         with contextlib.redirect_stderr(complaint):
             cfg: Experiment = tyro.cli(
                 type(default),
-                args=flags,
+                args=_gathered(flags, type(default)),
                 default=default,
                 prog=f"thespis train {name}",
                 description=f"{type(default).__doc__}\n\n{_ABOUT_FILES}",
@@ -73,6 +74,21 @@ def _settings(name: str, flags: list[str]) -> Experiment:
             raise
         raise ThespisError(f"{_unboxed(complaint.getvalue())}; see thespis train {name} --help") from None
     return cfg
+
+
+def _gathered(flags: list[str], config: type[Any]) -> list[str]:
+    """Flags that take several words may be given several times; tyro would keep the last and say nothing."""
+    several = {f"--{part.name}" for part in dataclasses.fields(config) if part.type == "tuple[str, ...]"}
+    words: dict[str, list[str]] = {}
+    rest: list[str] = []
+    place: list[str] | None = None
+    for word in flags:
+        if word.startswith("--"):
+            place = words.setdefault(word, []) if word in several else None
+            if place is not None:
+                continue
+        (rest if place is None else place).append(word)
+    return rest + [word for flag, given in words.items() for word in (flag, *given)]
 
 
 def _unboxed(complaint: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
+    from thespis.roles.controller import Controller
     from thespis.roles.coordinator import Coordinator
     from thespis.roles.demonstrations import Demonstrations
     from thespis.roles.evaluator import Evaluator
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from thespis.roles.replay import Replay
     from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.table import ReplayTable
+    from thespis.roles.trainer import Trainer
     from thespis.roles.weights import WeightStore
 
 __all__ = [
     "Actor",
+    "Controller",
     "Coordinator",
     "Demonstrations",
     "Evaluator",
@@ -34,11 +37,13 @@ __all__ = [
     "Replay",
     "ReplayTable",
     "SharedParameters",
+    "Trainer",
     "WeightStore",
 ]
 
 _HOMES = {
     "Actor": "actor",
+    "Controller": "controller",
     "Coordinator": "coordinator",
     "Demonstrations": "demonstrations",
     "Evaluator": "evaluator",
@@ -51,6 +56,7 @@ _HOMES = {
     "Replay": "replay",
     "ReplayTable": "table",
     "SharedParameters": "shared_parameters",
+    "Trainer": "trainer",
     "WeightStore": "weights",
 }
 

@@ -196,11 +196,11 @@ def load_role(path: Path, role: str, index: int) -> tuple[dict[str, Array], dict
 
 
 def policy_weights(path: Path) -> dict[str, Array] | None:
-    """The policy's weights by name, from whoever held them: learner, coordinator, or shards of a parameter server.
+    """The policy's weights by name, from whoever held them: learner, coordinator, controller, or a server's shards.
 
     `path`: a checkpoint, or one that is being staged. It is not compared with its manifest here.
     """
-    for holder in (path / f"{role}-0.safetensors" for role in ("learner", "coordinator")):
+    for holder in (path / f"{role}-0.safetensors" for role in ("learner", "coordinator", "controller")):
         saved: dict[str, Array] = load_file(holder) if holder.exists() else {}
         weights = {k.removeprefix("weights/"): array for k, array in saved.items() if k.startswith("weights/")}
         if weights:

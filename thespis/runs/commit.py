@@ -79,6 +79,14 @@ def commit_directory(staging: Path, path: Path) -> None:
     _sync(path.parent)
 
 
+def commit_tree(staging: Path, path: Path) -> None:
+    """Give `staging`, with all that is below it, the name `path`, which must be free."""
+    for entry in (*staging.rglob("*"), staging):
+        _sync(entry)
+    os.rename(staging, path)
+    _sync(path.parent)
+
+
 def manifest_of(path: Path) -> dict[str, tuple[str, int]]:
     """(SHA-256, size) by file name, of a committed directory."""
     manifest = path / MANIFEST

@@ -63,6 +63,8 @@ class Monitor:
         """The node each role lives on, where there are nodes."""
         self.waiting: dict[tuple[str, int], str | None] = {}
         """The edge each role waits on right now, for the report of a stall."""
+        self.away: dict[tuple[str, int], bool] = {}
+        """Which roles are at something long that watches itself, so that no update from them is no stall."""
         self.history: deque[float] = deque(maxlen=_HISTORY)
         """Mean return at each row, for the curve in the panel."""
         self.row_values: dict[str, float] = {}
@@ -157,6 +159,7 @@ class Monitor:
         if report.cpu_seconds:
             self.cpu_seconds[report.role] = self.cpu_seconds.get(report.role, 0.0) + report.cpu_seconds
         self.waiting[report.role, report.index] = report.waiting
+        self.away[report.role, report.index] = report.away
         here = Mark(self.elapsed(now), self.env_steps)
         if self._first_update is not None:
             self.roles.setdefault(report.role, RoleTotal()).add(report)
@@ -184,6 +187,7 @@ class Monitor:
             self.counters[f"dropped/{lost}"] = self.counters.get(f"dropped/{lost}", 0) + 1
         self.restarts[role] = self.restarts.get(role, 0) + 1
         self.waiting.pop((role, index), None)
+        self.away.pop((role, index), None)
 
     def lost(self, name: str, number: int) -> None:
         """Count what was in a role's memory and in no checkpoint, under the name it was counted by when it came in."""

@@ -10,15 +10,16 @@ import asyncio
 import contextvars
 import zlib
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from thespis.types import Array, Episode
 
 T = TypeVar("T")
+R = TypeVar("R", covariant=True)
 
 _AHEAD: contextvars.ContextVar[bool] = contextvars.ContextVar("ahead", default=False)
 
@@ -62,6 +63,7 @@ class Report:
     `counters`: e.g. `env_steps`, `updates`, `dropped/<name>`. `stats`: by metric name (`train/loss`, `lag`).
     `busy`: seconds per kind of work. `edges`: by edge name, `caller.service.method`.
     `lags`: steps that were used at each lag. `waiting`: the edge the role waits on right now, if any.
+    `away`: it is at something long that watches itself.
     `seconds`: the time the report covers. `rss_mb`: the most memory its process has had.
     `cpu_seconds`: of its process, told by the first role there alone.
     """
@@ -76,6 +78,7 @@ class Report:
     edges: dict[str, Traffic] = field(default_factory=dict)
     lags: dict[int, int] = field(default_factory=dict)
     waiting: str | None = None
+    away: bool = False
     rss_mb: float = 0.0
     cpu_seconds: float = 0.0
 
@@ -101,12 +104,27 @@ class Identity:
         return f"{self.role} {self.index}"
 
 
+class Job(Protocol[R]):
+    """Something that blocks for long, such as a run of its own. `stop` may be called from another thread."""
+
+    def run(self) -> R: ...
+
+    def stop(self) -> None:
+        """Make `run` return soon."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, by its own clock; known once it has run."""
+        ...
+
+
 class Context:
     """One role's view of its runtime. `now` and `work` are what the runtimes do differently."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.waiting: str | None = None
+        self.away = False
         self._report = Report(identity.role, identity.index)
         self._since = self.now()
 
@@ -127,6 +145,21 @@ class Context:
         """Do long work; in a thread, where the program wants this role's process to answer others meanwhile."""
         async with self.work(kind, items):
             return function(*args)
+
+    async def perform(self, kind: str, job: Job[T]) -> T:
+        """Do `job` beside the event loop. A role that is halted meanwhile stops it, and waits until it has ended."""
+        started, self.away = self.now(), True
+        running = asyncio.get_running_loop().run_in_executor(None, job.run)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            job.stop()
+            with suppress(Exception):
+                await running
+            raise
+        finally:
+            self.away = False
+            self.worked(kind, self.now() - started)
 
     def locate(self, env: int, episode: int, step: int) -> None:
         """Say which environment is about to step, so that a watchdog can name it if it never returns."""
@@ -210,7 +243,7 @@ class Context:
         now = self.now()
         report, self._report = self._report, Report(self.identity.role, self.identity.index)
         report.seconds, self._since = now - self._since, now
-        report.waiting = self.waiting
+        report.waiting, report.away = self.waiting, self.away
         return report
 
     def _traffic(self, edge: str) -> Traffic:

@@ -31,8 +31,13 @@ _START_SECONDS = 60.0
 class Session:
     """One run from its first report to its summary. `now` is the runtime's clock, which a resumed run continues."""
 
-    def __init__(self, cfg: Experiment, program: Program, run: RunDirectory, screen: Screen) -> None:
+    def __init__(
+        self, cfg: Experiment, program: Program, run: RunDirectory, screen: Screen, until: int | None = None
+    ) -> None:
+        """`until`: environment steps to stop at, if that is not when the run is over."""
         self.cfg, self.program, self.run, self.screen = cfg, program, run, screen
+        self.limit = cfg.total_steps if until is None else until
+        self.partial = until is not None
         self.monitor = Monitor(threshold=cfg.stop_at_return)
         self.checkpoints = Checkpoints(run.checkpoints, keep=cfg.keep)
         self.identity = Identity(program.name, cfg.env_name, cfg.seed, cfg.on)
@@ -75,7 +80,7 @@ class Session:
         if self.stop_reason is None:
             if self.monitor.reached:
                 self.stop_reason = "return_reached"
-            elif self.monitor.env_steps >= self.cfg.total_steps:
+            elif self.monitor.env_steps >= self.limit:
                 self.stop_reason = "total_steps"
             elif self._time_is_up(now):
                 self.stop_reason = "total_seconds"
@@ -96,7 +101,7 @@ class Session:
         self.screen.report(self.view(now))
 
     def view(self, now: float) -> View:
-        return View.of(self.monitor, self.identity, self.cfg.total_steps, now, self.cfg.total_seconds)
+        return View.of(self.monitor, self.identity, self.limit, now, self.cfg.total_seconds)
 
     def end(self, reason: str, error: str | None = None, *, blame_user: bool = False) -> None:
         """Ask the runtime to stop. The first reason counts; later ones are its consequences."""
@@ -137,7 +142,7 @@ class Session:
 
         `starting`: processes that have not built their roles yet. A busy machine may take long to start them.
         """
-        if self.monitor.updates != self._last_update[0]:
+        if self.monitor.updates != self._last_update[0] or any(self.monitor.away.values()):
             self._last_update = (self.monitor.updates, now)
         limit = max(self.cfg.stall_timeout, _START_SECONDS) if starting else self.cfg.stall_timeout
         if now - self._last_update[1] < limit:
@@ -221,7 +226,7 @@ class Session:
             self.generation = 1
             return None
         self.load(found.path)
-        if self.monitor.env_steps >= self.cfg.total_steps:
+        if self.monitor.env_steps >= self.limit:
             raise ThespisError(
                 f"{self.run.path} has taken its {self.monitor.env_steps:,} steps; give resume a higher --total-steps"
             )

@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 from thespis.errors import ThespisError
 from thespis.program import Program, RoleSpec, shared
 from thespis.runs.checkpoints import save_role
-from thespis.runtime.context import Context, Identity
+from thespis.runtime.context import Context, Identity, Job, T
 from thespis.runtime.costs import CostModel, message_bytes
 from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.faults import Fault
@@ -30,6 +31,8 @@ from thespis.runtime.session import Session
 from thespis.runtime.virtual import Deadlock, VirtualLoop
 
 _FLUSH_SECONDS = 0.05
+_CLOSE_FLUSH_SECONDS = 0.002
+"""For a part of a run: what it takes beyond its end is steps that it was not given."""
 _RESTART_SECONDS = 0.5
 _RETRY_SECONDS = 1.0
 """How long a caller waits for a reply that was lost before it asks again."""
@@ -42,6 +45,8 @@ class SimulatedContext(Context):
 
     def __init__(self, identity: Identity, loop: VirtualLoop, costs: CostModel, slowdown: float) -> None:
         self._loop, self._costs, self._slowdown = loop, costs, slowdown
+        self._job: Job[Any] | None = None
+        self._interrupted = False
         super().__init__(identity)
 
     def now(self) -> float:
@@ -54,13 +59,37 @@ class SimulatedContext(Context):
         await asyncio.sleep(seconds)
         self.worked(kind, seconds)
 
+    async def perform(self, kind: str, job: Job[T]) -> T:
+        """Now, and then its own time passes. In a thread, because a job may have an event loop of its own."""
+        self._job = job
+        if self._interrupted:
+            job.stop()
+        try:
+            with ThreadPoolExecutor(1) as thread:
+                result = thread.submit(job.run).result()
+        finally:
+            self._job = None
+        self.away = True
+        try:
+            await asyncio.sleep(job.seconds * self._slowdown)
+        finally:
+            self.away = False
+        self.worked(kind, job.seconds * self._slowdown)
+        return result
+
+    def interrupt(self) -> None:
+        """Stop what the role is at beside the event loop, for which everything else stands still, or begins there."""
+        self._interrupted = True
+        if self._job is not None:
+            self._job.stop()
+
 
 @dataclasses.dataclass(slots=True)
 class Life:
     """A role that is alive in the simulation."""
 
     spec: RoleSpec
-    ctx: Context
+    ctx: SimulatedContext
     role: Any
     endpoint: Endpoint
     task: asyncio.Task[None] | None = None
@@ -80,6 +109,7 @@ class Simulation:
         self._arrivals: dict[tuple[Key, str], float] = {}
         self._strikes: list[Fault] = []
         self._rng = np.random.default_rng()
+        self._flush_every = _CLOSE_FLUSH_SECONDS if session.partial else _FLUSH_SECONDS
         self._next_flush = 0.0
         self._cut = False
         self._turning = False
@@ -102,9 +132,9 @@ class Simulation:
     # -- one segment: from one cut to the next ----------------------------------------------------
 
     def _segment(self, start: float, restore: Path | None) -> tuple[float, Path | None]:
-        loop = VirtualLoop(start, self._on_time)
+        loop = VirtualLoop(start, self._on_time, self._before_leap)
         asyncio.set_event_loop(loop)
-        self._loop, self._cut, self._next_flush = loop, False, start + _FLUSH_SECONDS
+        self._loop, self._cut, self._next_flush = loop, False, start + self._flush_every
         self._rng = np.random.default_rng([self._session.cfg.seed, self._session.generation])
         self._restarts = dict.fromkeys(self._program.processes, 0)
         self._arrivals.clear()
@@ -146,16 +176,26 @@ class Simulation:
 
     def _on_time(self, now: float) -> None:
         if now >= self._next_flush:
-            self._next_flush = now + _FLUSH_SECONDS
+            self._next_flush = now + self._flush_every
             self._flush()
             self._session.tick(now)
             stalled = self._session.stalled(now)
             if stalled is not None:
                 self._session.end("stalled", stalled)
-            if not self._absent() and self._session.save_due(now):
+            ending = self._session.stop_reason is not None  # with a checkpoint of its own, after the last of all
+            if not ending and not self._absent() and self._session.save_due(now):
                 self._cut = True
         if self._turning and (self._cut or self._session.stop_reason is not None):
             self._loop.stop()
+
+    def _before_leap(self) -> bool:
+        """Whether to stay: what has been done by now may be all there was to do."""
+        if not self._turning:
+            return False
+        self._flush()
+        if self._session.stop_reason is not None:
+            self._loop.stop()
+        return self._session.stop_reason is not None
 
     def _flush(self) -> None:
         for life in self._lives.values():
@@ -166,6 +206,8 @@ class Simulation:
 
     def _interrupt(self) -> None:
         self._session.end("interrupted")
+        for life in self._lives.values():
+            life.ctx.interrupt()
         if self._judging is not None:
             self._judging.cancel()
 
