@@ -31,7 +31,8 @@ def architecture(name: str) -> ModuleType:
     """The module of an architecture, by its name or its file: a `Config`, a `program`, and perhaps `PRESETS`.
 
     It may also `refuse(cfg, spaces)` what it cannot learn, before anything starts, and `conclude(cfg, path)` with what
-    is to be made of a run that has ended, and said of it.
+    is to be made of a run that has ended, and said of it. One that several algorithms can learn in
+    has `ALGORITHMS`, the `Config` and `PRESETS` of each by the name `--algorithm` takes.
     """
     if name.endswith(".py"):
         return _own(name)
@@ -52,14 +53,24 @@ def _own(file: str) -> ModuleType:
 
 def defaults(name: str, env: str | None, data: Mapping[str, Any]) -> Experiment:
     """The defaults of an architecture for an environment, overridden by `data`: class < preset < data."""
-    module = architecture(name)
+    config, presets = _algorithm(architecture(name), data.get("algorithm"))
     env = env or data.get("env")
-    cfg: Experiment = module.Config()
-    for pattern, preset in getattr(module, "PRESETS", {}).items():
+    cfg = config()
+    for pattern, preset in presets.items():
         if isinstance(env, str) and fnmatch.fnmatch(env, pattern):
-            cfg = from_dict(module.Config, preset, cfg)
-    cfg = from_dict(module.Config, {**data, **({"env": env} if env else {})}, cfg)
-    return cfg
+            cfg = from_dict(config, preset, cfg)
+    return from_dict(config, {**data, **({"env": env} if env else {})}, cfg)
+
+
+def _algorithm(module: ModuleType, name: str | None) -> tuple[type[Experiment], Mapping[str, Any]]:
+    """The config and the presets of an architecture, with the algorithm of that name if it has several."""
+    known = getattr(module, "ALGORITHMS", {})
+    if name is None or not known:
+        return module.Config, getattr(module, "PRESETS", {})
+    if name not in known:
+        raise ThespisError(f"--algorithm is {name!r}; choose {', '.join(known)}")
+    config, presets = known[name]
+    return config, presets
 
 
 def load_config(path: Path) -> tuple[str, dict[str, Any]]:
@@ -69,6 +80,23 @@ def load_config(path: Path) -> tuple[str, dict[str, Any]]:
     if not isinstance(name, str):
         raise ThespisError(f"config {path} does not say its architecture; add a line such as `architecture: impala`")
     return name, data
+
+
+def check(name: str, cfg: Experiment) -> tuple[Any, Any, Any]:
+    """The program, the cost model and the faults, after all that can be refused before a run starts was not."""
+    from thespis.envs.make import describe
+    from thespis.runtime.faults import parse_faults
+
+    module = architecture(name)
+    program = module.program(cfg)
+    program.check()
+    faults = parse_faults(cfg.faults, program)
+    if cfg.on == "ray" and importlib.util.find_spec("ray") is None:
+        raise ThespisError("Ray is not installed; install it with: pip install 'thespis[ray]'")
+    spaces = describe(resolve(cfg.env))
+    if hasattr(module, "refuse"):
+        module.refuse(cfg, spaces)
+    return program, _costs(cfg), faults
 
 
 def launch(
@@ -84,28 +112,18 @@ def launch(
 
     `until`: environment steps to stop at, for a run that will be resumed. `began` is given what watches the run.
     """
-    from thespis.envs.make import describe
     from thespis.runs.directory import RunDirectory
     from thespis.runs.screen import Screen
-    from thespis.runtime.faults import parse_faults
     from thespis.runtime.session import Session
 
-    module = architecture(name)
-    program = module.program(cfg)
-    program.check()
-    faults = parse_faults(cfg.faults, program)
-    if cfg.on == "ray" and importlib.util.find_spec("ray") is None:
-        raise ThespisError("Ray is not installed; install it with: pip install 'thespis[ray]'")
-    spaces = describe(resolve(cfg.env))
-    if hasattr(module, "refuse"):
-        module.refuse(cfg, spaces)
-    costs = _costs(cfg)
+    program, costs, faults = check(name, cfg)
     if resume is None:
         run = RunDirectory.create(program.name, _label(cfg), cfg.seed, cfg.run_dir)
         write_config(run.config, name, cfg)
     else:
         run = RunDirectory.open(resume)
     # Built again, now that it is known where the run lives: a role may keep files of its own there.
+    module = architecture(name)
     program = module.program(dataclasses.replace(cfg, run_dir=run.path.resolve()))
     session = Session(cfg, program, run, Screen(quiet), until)
     if began is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thespis.errors import ThespisError
-from thespis.launch import architecture, architectures, defaults, launch, load_config
+from thespis.launch import architectures, defaults, launch, load_config
 
 if TYPE_CHECKING:
     from thespis.config import Experiment
@@ -27,8 +27,7 @@ def run(words: list[str]) -> int:
     name, *flags = words
     if name.startswith("-"):
         raise ThespisError("name the architecture first: thespis train impala --env CartPole-v1")
-    module = architecture(name)
-    return finish(name, _settings(name, module.Config, flags))
+    return finish(name, _settings(name, flags))
 
 
 def finish(name: str, cfg: Experiment, resume: Path | None = None) -> int:
@@ -43,7 +42,7 @@ def finish(name: str, cfg: Experiment, resume: Path | None = None) -> int:
     return 130 if trained.summary["exit_reason"] == "interrupted" else 0
 
 
-def _settings(name: str, config: type[Any], flags: list[str]) -> Experiment:
+def _settings(name: str, flags: list[str]) -> Experiment:
     """Flags over --config FILE over the preset for the environment over the defaults."""
     import tyro
 
@@ -57,18 +56,19 @@ def _settings(name: str, config: type[Any], flags: list[str]) -> Experiment:
             )
         # Where that run wrote is not a setting of this one.
         data.pop("run_dir", None)
-    flags = _gathered(flags, config)
     _, env = _take(flags, "--env")
-    default = defaults(name, env, data)
+    _, algorithm = _take(flags, "--algorithm")
+    default = defaults(name, env, data if algorithm is None else {**data, "algorithm": algorithm})
+    flags = _gathered(flags, type(default))
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
             cfg: Experiment = tyro.cli(
-                config,
+                type(default),
                 args=flags,
                 default=default,
                 prog=f"thespis train {name}",
-                description=f"{config.__doc__}\n\n{_ABOUT_FILES}",
+                description=f"{type(default).__doc__}\n\n{_ABOUT_FILES}",
             )
     except SystemExit as stop:
         if not stop.code:

@@ -59,7 +59,7 @@ class Trainer:
     async def run(self) -> None:
         while True:
             segment = await self._take(self._ctx.identity.index)
-            outcome = await self._ctx.aside("train", Training(self._members, segment))
+            outcome = await self._ctx.perform("train", Training(self._members, segment))
             if outcome is not None:
                 await self._ready(outcome)
 

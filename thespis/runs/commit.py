@@ -30,6 +30,7 @@ class CorruptCheckpoint(ThespisError):
 
     def __init__(self, file: Path, what: str) -> None:
         super().__init__(f"{file} {what}; use another checkpoint")
+        self.what = f"{file} {what}"
 
 
 def commit_file(path: Path, data: bytes) -> None:

@@ -12,9 +12,6 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +20,12 @@ import numpy as np
 from thespis.errors import ThespisError
 from thespis.program import Program, RoleSpec, shared
 from thespis.runs.checkpoints import save_role
-from thespis.runtime.context import Context, Identity, Job, T
+from thespis.runtime.context import Identity
 from thespis.runtime.costs import CostModel, message_bytes
-from thespis.runtime.endpoint import Call, Endpoint, build
+from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
-from thespis.runtime.virtual import Deadlock, VirtualLoop
+from thespis.runtime.virtual import Deadlock, SimulatedContext, VirtualLoop
 
 _FLUSH_SECONDS = 0.05
 _CLOSE_FLUSH_SECONDS = 0.002
@@ -38,50 +35,6 @@ _RETRY_SECONDS = 1.0
 """How long a caller waits for a reply that was lost before it asks again."""
 
 Key = tuple[str, int]
-
-
-class SimulatedContext(Context):
-    """Virtual time: work costs what the cost model says, however long it really took."""
-
-    def __init__(self, identity: Identity, loop: VirtualLoop, costs: CostModel, slowdown: float) -> None:
-        self._loop, self._costs, self._slowdown = loop, costs, slowdown
-        self._job: Job[Any] | None = None
-        self._interrupted = False
-        super().__init__(identity)
-
-    def now(self) -> float:
-        return self._loop.time()
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
-        seconds = self._costs.work_seconds(kind, items) * self._slowdown
-        await asyncio.sleep(seconds)
-        self.worked(kind, seconds)
-
-    async def aside(self, kind: str, job: Job[T]) -> T:
-        """Now, and then its own time passes. In a thread, because a job may have an event loop of its own."""
-        self._job = job
-        if self._interrupted:
-            job.stop()
-        try:
-            with ThreadPoolExecutor(1) as thread:
-                result = thread.submit(job.run).result()
-        finally:
-            self._job = None
-        self.away = True
-        try:
-            await asyncio.sleep(job.seconds * self._slowdown)
-        finally:
-            self.away = False
-        self.worked(kind, job.seconds * self._slowdown)
-        return result
-
-    def interrupt(self) -> None:
-        """Stop what the role is at beside the event loop, for which everything else stands still, or begins there."""
-        self._interrupted = True
-        if self._job is not None:
-            self._job.stop()
 
 
 @dataclasses.dataclass(slots=True)
@@ -102,6 +55,7 @@ class Simulation:
 
     def __init__(self, program: Program, session: Session, costs: CostModel, faults: list[Fault]) -> None:
         self._program, self._session, self._costs, self._faults = program, session, costs, faults
+        self._homes = {spec.key: spec.process for spec in program.roles}
         self._lives: dict[Key, Life] = {}
         self._back: dict[Key, asyncio.Event] = {}
         self._restarts: dict[str, int] = {}
@@ -226,11 +180,11 @@ class Simulation:
             )
             ctx = SimulatedContext(identity, self._loop, self._costs, slow)
             try:
-                role = build(spec, ctx, self._deliver, restore)
+                role, endpoint = build(spec, ctx, self._deliver, restore)
             except Exception as error:
                 self._fail_to_build(spec, error)
                 return
-            life = self._lives[spec.key] = Life(spec, ctx, role, Endpoint(role))
+            life = self._lives[spec.key] = Life(spec, ctx, role, endpoint)
             self._back[spec.key].set()
             if hasattr(role, "run"):
                 life.task = self._loop.create_task(self._work(life))
@@ -320,7 +274,8 @@ class Simulation:
         await self._strike(edge)
         back = message_bytes(answer)
         await asyncio.sleep(self._costs.edge_seconds(edge, back, self._rng))
-        return answer, there + back
+        apart = self._homes[call.service] != self._homes[call.caller[:2]]
+        return answer, (there + back) * apart
 
     async def _serve(self, call: Call) -> Any:
         """The service's answer; its error is its own, not its caller's."""
@@ -366,7 +321,7 @@ class Simulation:
                 raise OSError(f"{', '.join(self._absent())} is not running")
             for (name, index), life in self._lives.items():
                 if hasattr(life.role, "state"):
-                    save_role(staging, name, index, *life.role.state())
+                    save_role(staging, name, index, *snapshot(life.role, life.endpoint))
 
         return self._session.save(write, self._loop.time())
 
@@ -382,7 +337,7 @@ class Simulation:
         session = self._session
         if session.monitor.updates:
             self._save()
-        if session.stop_reason in ("total_steps", "return_reached"):
+        if session.stop_reason in ("total_steps", "total_seconds", "return_reached"):
             for life in list(self._lives.values()):
                 if hasattr(life.role, "evaluate"):
                     self._judge(loop, life)
