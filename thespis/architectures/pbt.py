@@ -94,7 +94,8 @@ class Config(Experiment):
         given = pairs(self.settings, "--settings")
         for path in own.intersection(given):
             raise ThespisError(f"--settings {path}: the members take it from the population; give --{path} instead")
-        cfg = assign(defaults(self.member, self.env if isinstance(self.env, str) else None, {}), given)
+        algorithm = {name: given[name] for name in ("algorithm",) if name in given}  # it decides what else there is
+        cfg = assign(defaults(self.member, self.env if isinstance(self.env, str) else None, algorithm), given)
         passed = {name: getattr(self, name) for name in _PASSED_ON}
         return replace(cfg, on=self.member_on, total_steps=self.budget, eval_episodes=0, **passed)
 

@@ -59,6 +59,7 @@ def _settings(name: str, flags: list[str]) -> Experiment:
     _, env = _take(flags, "--env")
     _, algorithm = _take(flags, "--algorithm")
     default = defaults(name, env, data if algorithm is None else {**data, "algorithm": algorithm})
+    flags = _gathered(flags, type(default))
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):

@@ -12,9 +12,6 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +20,12 @@ import numpy as np
 from thespis.errors import ThespisError
 from thespis.program import Program, RoleSpec, shared
 from thespis.runs.checkpoints import save_role
-from thespis.runtime.context import Context, Identity, Job, T
+from thespis.runtime.context import Identity
 from thespis.runtime.costs import CostModel, message_bytes
 from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
-from thespis.runtime.virtual import Deadlock, VirtualLoop
+from thespis.runtime.virtual import Deadlock, SimulatedContext, VirtualLoop
 
 _FLUSH_SECONDS = 0.05
 _CLOSE_FLUSH_SECONDS = 0.002
@@ -38,50 +35,6 @@ _RETRY_SECONDS = 1.0
 """How long a caller waits for a reply that was lost before it asks again."""
 
 Key = tuple[str, int]
-
-
-class SimulatedContext(Context):
-    """Virtual time: work costs what the cost model says, however long it really took."""
-
-    def __init__(self, identity: Identity, loop: VirtualLoop, costs: CostModel, slowdown: float) -> None:
-        self._loop, self._costs, self._slowdown = loop, costs, slowdown
-        self._job: Job[Any] | None = None
-        self._interrupted = False
-        super().__init__(identity)
-
-    def now(self) -> float:
-        return self._loop.time()
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
-        seconds = self._costs.work_seconds(kind, items) * self._slowdown
-        await asyncio.sleep(seconds)
-        self.worked(kind, seconds)
-
-    async def perform(self, kind: str, job: Job[T]) -> T:
-        """Now, and then its own time passes. In a thread, because a job may have an event loop of its own."""
-        self._job = job
-        if self._interrupted:
-            job.stop()
-        try:
-            with ThreadPoolExecutor(1) as thread:
-                result = thread.submit(job.run).result()
-        finally:
-            self._job = None
-        self.away = True
-        try:
-            await asyncio.sleep(job.seconds * self._slowdown)
-        finally:
-            self.away = False
-        self.worked(kind, job.seconds * self._slowdown)
-        return result
-
-    def interrupt(self) -> None:
-        """Stop what the role is at beside the event loop, for which everything else stands still, or begins there."""
-        self._interrupted = True
-        if self._job is not None:
-            self._job.stop()
 
 
 @dataclasses.dataclass(slots=True)
