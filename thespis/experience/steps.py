@@ -69,6 +69,10 @@ class Steps:
         self._before = np.full(capacity if layout.stack > 1 else 0, NOTHING, np.int64)
 
     @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self._columns().values())
+
+    @property
     def oldest(self) -> int:
         """The lowest number that is still there."""
         return max(0, self.written - self.capacity)

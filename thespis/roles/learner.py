@@ -138,7 +138,7 @@ class Learner:
         behind = lags(batch.versions[batch.valid], self.version)
         steps = int(behind.size)
         if steps and self._publish is not None:
-            ctx.record("lag", float(behind.mean()), maximum=float(behind.max()), weight=steps)
+            ctx.lag(behind)
         after = batch.steps_after(self._steps)
         try:
             sound = await self._descend(batch, after - self._steps)
@@ -167,8 +167,7 @@ class Learner:
         wanted = ctx.now() - self._measured >= _METRICS_SECONDS
         for rows, part in [(batch.rewards.size, batch)] if self._divide is None else self._divide(batch):
             try:
-                async with ctx.work("learn", items=rows):
-                    gradients, metrics = self._update.gradients(part, wanted)
+                gradients, metrics = await ctx.aside("learn", rows, self._update.gradients, part, wanted)
             except NonFiniteLoss:
                 return False
             if not await self._exchange.apply(gradients, progress, steps):
