@@ -122,7 +122,7 @@ class Steps:
         """Write T steps of B environments; returns the numbers of the rows of all observations, `[T + 1, B]`.
 
         `heads`: numbers `[B]` of the rows of the last observations before, which this unroll goes on from; None for a
-        stream that opens. `rewards`: `[T, B]`, as they are to be kept. `opens`: what `opens` said, if it was asked before.
+        stream that opens. `rewards`: `[T, B]`, as they are to be kept. `opens`: what `opens` said, if asked before.
         """
         steps, envs = unroll.rewards.shape
         numbers = np.empty((steps + 1, envs), np.int64)
