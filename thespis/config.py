@@ -72,6 +72,24 @@ class QNetworkConfig(NetworkConfig):
 
 
 @dataclass(frozen=True)
+class DPGNetworkConfig(NetworkConfig):
+    """The network that acts, and the critic that values what it does; they share nothing."""
+
+    critic_hidden: tuple[int, ...] = (64, 64)
+    """Layer sizes of the critic's mlp; the first reads the observation, the others its features and the action."""
+
+
+@dataclass(frozen=True)
+class EvolvedNetworkConfig(NetworkConfig):
+    """The policy that evolution strategies perturb."""
+
+    normalize_observations: bool = False
+    """Normalise vector observations by the statistics of all generations before, the same for everybody."""
+    virtual_batch_norm: bool = True
+    """Normalise images after every convolution by what a fixed batch of random play gives in the perturbed network."""
+
+
+@dataclass(frozen=True)
 class ReplayConfig:
     """How steps are kept and how often each is learned from."""
 
@@ -158,6 +176,8 @@ class Experiment:
     """Everything random in the run follows from it."""
     total_steps: int = 1_000_000
     """Stop after this many environment steps of all actors together (frame-skip not multiplied)."""
+    total_seconds: float | None = None
+    """Stop this many seconds after the first environment step; in the simulation they are virtual."""
     stop_at_return: float | None = None
     """Stop when the mean of the last 100 training episodes reaches this."""
     actors: int = field(default_factory=lambda: min(max(1, (os.cpu_count() or 2) - 1), 8))
@@ -199,6 +219,8 @@ class Experiment:
         for name in ("report_every", "checkpoint_every", "env_timeout", "stall_timeout", "placement_timeout"):
             if not getattr(self, name) > 0:
                 raise ThespisError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give more than 0 seconds")
+        if self.total_seconds is not None and not self.total_seconds > 0:
+            raise ThespisError(f"--total-seconds is {self.total_seconds}; give more than 0 seconds")
         if self.eval_every < 0 or self.eval_episodes < 0:
             raise ThespisError("--eval-every and --eval-episodes cannot be negative")
         if self.on != "simulation" and (self.faults or self.cost_model):

@@ -175,7 +175,7 @@ for update in range(int(sys.argv[2]), 10**9):
 """
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_process_killed_while_committing_always_leaves_a_valid_newest(tmp_path: Path) -> None:
     dice = random.Random(0)
     update = 0

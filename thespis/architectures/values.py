@@ -6,10 +6,10 @@ actor xN --unroll--> replay --transitions--> learner --weights--> store --pull--
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from thespis import roles
-from thespis.architectures.evaluating import add_evaluator
+from thespis.architectures.evaluating import Evaluated, add_evaluator
 from thespis.config import Experiment, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig
 from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from thespis.envs.spaces import Spaces
+    from thespis.experience.tables import HasReplay
     from thespis.runtime.context import Context
     from thespis.types import Array
+
+SERVICES: dict[str, Any] = {"process": "services", "near": "learner", "restarts": 3}
+"""Where replays and weights live: in one process, on the learner's node."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ def refuse(cfg: ValueExperiment, spaces: Spaces) -> None:
     affordable(cfg.replay, row_layout(spaces, cfg.replay), cfg.replay.capacity)
 
 
-def build_replay(ctx: Context, cfg: ValueExperiment, capacity: int, limiter: SamplesPerInsert) -> roles.ReplayTable:
+def build_replay(ctx: Context, cfg: HasReplay, capacity: int, limiter: SamplesPerInsert) -> roles.ReplayTable:
     from thespis.experience.tables import replay_table
 
     return replay_table(ctx, cfg, capacity, limiter)
@@ -170,7 +174,24 @@ def build_learner(ctx: Context, cfg: OneLearner, samples: Any, prioritise: Any, 
     return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
 
 
-def add_replay(p: Program, cfg: OneLearner, build: Callable[..., roles.ReplayTable]) -> list[Handle]:
+class Replaying(Evaluated, Protocol):
+    """What `value_program` reads. `insert_items`: the most items that one unroll makes; `sample_items`: per call."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def actors(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def replay(self) -> ReplayConfig: ...
+    @property
+    def insert_items(self) -> int: ...
+    @property
+    def sample_items(self) -> int: ...
+
+
+def add_replay(p: Program, cfg: Replaying, build: Callable[..., roles.ReplayTable]) -> list[Handle]:
     """The replay beside the weight store, or its shards, each in a process of its own."""
     shards = cfg.replay.shards
     if shards > cfg.actors:
@@ -190,15 +211,19 @@ def add_replay(p: Program, cfg: OneLearner, build: Callable[..., roles.ReplayTab
 
 def value_program(
     name: str,
-    cfg: OneLearner,
+    cfg: Replaying,
     build_actor: Callable[..., roles.Actor],
     build_replay: Callable[..., roles.ReplayTable] = build_replay,
     build_learner: Callable[..., roles.Learner] = build_learner,
+    extend: Callable[[Program], dict[str, Any]] = lambda p: {},
 ) -> Program:
-    """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`; perhaps more that is."""
+    """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`; perhaps more that is.
+
+    `extend`: adds roles that the figure does not have, and returns the learner's edges to them, by name.
+    """
     p = Program(name)
     shards = add_replay(p, cfg, build_replay)
-    weights = p.add("weights", roles.WeightStore, process="services", near="learner", restarts=3)
+    weights = p.add("weights", roles.WeightStore, **SERVICES)
     p.add(
         "learner",
         build_learner,
@@ -208,6 +233,7 @@ def value_program(
         weights.edge("publish"),
         near="learner",
         restarts=3,
+        **extend(p),
     )
     for index in range(cfg.actors):
         insert, pull = shards[index % len(shards)].edge("insert", items=cfg.insert_items), weights.edge("pull")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from thespis.experience.joined import joined
 from thespis.experience.writers import concatenate
 from thespis.runtime.context import Context
-from thespis.types import Array, Drawn, Stream, Unroll
+from thespis.types import Array, Drawn, Stream, Unroll, Version
 
 
 class Sample(Protocol):
@@ -47,6 +47,34 @@ class Batches:
     async def close(self) -> None:
         if self._next is not None:
             self._next.cancel()
+
+
+class Rounds:
+    """Batches of unrolls that were all made by the learner's present version; its actors wait for the next one.
+
+    Any other unroll is late: of an actor that was not waited for, or made for a learner's life before this one. It is
+    dropped and counted, because a batch that is on-policy but for some rows is not.
+    """
+
+    def __init__(self, ctx: Context, sample: Sample, items: int, version: Callable[[], Version]) -> None:
+        self._ctx, self._sample, self._items, self._version = ctx, sample, items, version
+
+    async def take(self) -> Unroll:
+        version = self._version().packed()
+        unrolls: list[Unroll] = []
+        while len(unrolls) < self._items:
+            sampled = await self._sample(self._items - len(unrolls))
+            present = [unroll for unroll in sampled if (unroll.versions == version).all()]
+            unrolls += present
+            if len(present) < len(sampled):
+                self._ctx.count("dropped/late_unrolls", len(sampled) - len(present))
+        return concatenate(unrolls)
+
+    async def settle(self, batch: Unroll) -> None:
+        """A queue wants nothing back."""
+
+    async def close(self) -> None:
+        """Nothing is asked for ahead."""
 
 
 class Draw(Protocol):

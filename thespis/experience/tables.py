@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -12,12 +13,15 @@ from thespis.config import NetworkConfig, ReplayConfig, RewardConfig, Spec, reso
 from thespis.envs.make import describe
 from thespis.envs.spaces import Spaces, leaves
 from thespis.errors import ThespisError
+from thespis.experience.demonstrations import unrolls
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.n_step import NStep
+from thespis.experience.recording import gather
 from thespis.experience.samplers import Fifo, Prioritised, Sampler, Uniform
 from thespis.experience.sequences import SequenceWindow, Shape
 from thespis.experience.steps import Layout, Steps
 from thespis.memory import available_memory
+from thespis.roles.demonstrations import Demonstrations
 from thespis.roles.table import ReplayTable
 from thespis.runtime.context import Context
 from thespis.types import Array, Tree
@@ -76,16 +80,45 @@ def sequence_table(ctx: Context, cfg: HasSequences, capacity: int, limiter: Samp
     """The configured table of sequences. It keeps rewards as they came: a recurrent network reads them so."""
     layout = row_layout(describe(resolve(cfg.env)), cfg.replay)
     rows = affordable(cfg.replay, layout, capacity, state_bytes(cfg))
-    reward = cfg.reward
+    steps, window = Steps(layout, rows), _sequences(cfg, rows)
+    drawn, most = sampler(cfg.replay, rows), cfg.replay.max_times_sampled
+    return ReplayTable(ctx, steps, window, drawn, limiter, lambda rewards: rewards, most)
+
+
+class HasDemonstrations(HasSequences, Protocol):
+    @property
+    def demos(self) -> Spec: ...
+    @property
+    def demo_episodes(self) -> int: ...
+
+
+def demonstration_table(ctx: Context, cfg: HasDemonstrations) -> Demonstrations:
+    """All demonstrations as sequences of the configured form. What actors add to theirs, values and states, is missing.
+
+    They are gathered from the run's seed alone, so that every life of the role has the same.
+    """
+    spaces, settings = describe(resolve(cfg.env)), replace(cfg.replay, actor_priorities=False, bytes=0, warm_up=1)
+    episodes = [
+        list(unrolls(episode, cfg.unroll_length, spaces.action_space))
+        for episode in gather(cfg.demos, cfg.env, cfg.demo_episodes, ctx.identity.run_seed)
+    ]
+    layout = row_layout(spaces, settings)
+    most = Steps(layout, 1).most
+    rows = affordable(settings, layout, sum(most(unroll) for episode in episodes for unroll in episode))
+    steps, window = Steps(layout, rows), _sequences(cfg, rows)
+    table = Demonstrations(ctx, steps, window, sampler(settings, rows), Demonstrations.LIMITER, lambda rewards: rewards)
+    table.fill(episodes)
+    return table
+
+
+def _sequences(cfg: HasSequences, rows: int) -> SequenceWindow:
+    reward, period = cfg.reward, cfg.unroll_length
 
     def shape(rewards: Array) -> Array:
         return shape_rewards(rewards, reward.kind, reward.scale)
 
-    period = cfg.unroll_length
     form = Shape(cfg.sequence_length, cfg.burn_in, period, cfg.n_step, cfg.discount, cfg.eta)
-    window = SequenceWindow(form, rows, shape, stored=cfg.state == "stored")
-    drawn, most = sampler(cfg.replay, rows), cfg.replay.max_times_sampled
-    return ReplayTable(ctx, Steps(layout, rows), window, drawn, limiter, lambda rewards: rewards, most)
+    return SequenceWindow(form, rows, shape, stored=cfg.state == "stored")
 
 
 def state_bytes(cfg: HasSequences) -> int:

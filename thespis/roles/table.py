@@ -56,7 +56,8 @@ class ReplayTable:
     """
 
     EDGES: ClassVar = {"insert": "experience", "sample": "experience", "prioritise": "experience"}
-    HOLDS: ClassVar = "replay/inserted"  # what came in since its checkpoint is counted as dropped when it is restarted
+    NAME: ClassVar = "replay"  # of its metrics
+    HOLDS: ClassVar[str | None] = "replay/inserted"  # since its checkpoint: counted as dropped when it is restarted
 
     def __init__(
         self,
@@ -196,11 +197,11 @@ class ReplayTable:
         self._left += len(items) * self._max_times
         self._streams[stream.who] = Open(stream.incarnation, numbers[-1], waiting)
         self._inserted += len(items)
-        self._ctx.count("replay/inserted", len(items))
+        self._ctx.count(f"{self.NAME}/inserted", len(items))
         self._taken += int(np.count_nonzero(unroll.valid))
-        self._ctx.record("replay/fill", min(steps.written, steps.capacity) / steps.capacity)
+        self._ctx.record(f"{self.NAME}/fill", min(steps.written, steps.capacity) / steps.capacity)
         if self._taken:
-            self._ctx.record("replay/bytes_per_transition", self._row_bytes * steps.written / self._taken)
+            self._ctx.record(f"{self.NAME}/bytes_per_transition", self._row_bytes * steps.written / self._taken)
 
     @property
     def _row_bytes(self) -> float:
@@ -224,7 +225,7 @@ class ReplayTable:
         if len(slots):
             gone = np.unique(slots[self._sampler.holds(slots)])
             if len(gone):
-                self._ctx.record("replay/times_sampled", float(self._times[gone].mean()), weight=len(gone))
+                self._ctx.record(f"{self.NAME}/times_sampled", float(self._times[gone].mean()), weight=len(gone))
             self._left -= self._draws_left(gone)
             self._sampler.remove(gone)
 
@@ -237,7 +238,7 @@ class ReplayTable:
     def _draw(self, items: int) -> Drawn:
         slots, weights = self._pick(items)
         self._sampled += items
-        self._ctx.count("replay/sampled", items)
+        self._ctx.count(f"{self.NAME}/sampled", items)
         return self._window.batch(self._steps, self._steps.number(slots), weights, self._inserted)
 
     def _pick(self, items: int) -> tuple[Array, Array]:

@@ -196,15 +196,15 @@ def load_role(path: Path, role: str, index: int) -> tuple[dict[str, Array], dict
 
 
 def policy_weights(path: Path) -> dict[str, Array] | None:
-    """The policy's weights by name, from whoever held them: the learner, or the shards of a parameter server.
+    """The policy's weights by name, from whoever held them: learner, coordinator, controller, or a server's shards.
 
     `path`: a checkpoint, or one that is being staged. It is not compared with its manifest here.
     """
-    learner = path / "learner-0.safetensors"
-    saved: dict[str, Array] = load_file(learner) if learner.exists() else {}
-    weights = {k.removeprefix("weights/"): array for k, array in saved.items() if k.startswith("weights/")}
-    if weights:
-        return weights
+    for holder in (path / f"{role}-0.safetensors" for role in ("learner", "coordinator", "controller")):
+        saved: dict[str, Array] = load_file(holder) if holder.exists() else {}
+        weights = {k.removeprefix("weights/"): array for k, array in saved.items() if k.startswith("weights/")}
+        if weights:
+            return weights
     shards = [path / f"server-{shard}.safetensors" for shard in range(len(list(path.glob("server-*.safetensors"))))]
     held = [load_file(shard) for shard in shards]
     if not held or not all(held):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 from thespis.runtime.context import Context, Identity
 from thespis.runtime.process import Status
+
+T = TypeVar("T")
 
 _YIELD_SECONDS = 0.02
 """How long a role may work before the process looks at its sockets: a stop is then never far away."""
@@ -22,9 +25,11 @@ _YIELD_SECONDS = 0.02
 class LocalContext(Context):
     """Real time, and a status page on which a hanging environment can be seen from outside."""
 
-    def __init__(self, identity: Identity, status: Status) -> None:
+    def __init__(self, identity: Identity, status: Status, thread: bool = False) -> None:
+        """`thread`: what is done aside is done in a thread."""
         super().__init__(identity)
         self.status = status
+        self._thread = ThreadPoolExecutor(1, f"{identity}") if thread else None
         self.yielded = self.now()
         self._kinds: dict[str, _Measured] = {}
 
@@ -36,6 +41,14 @@ class LocalContext(Context):
         if measured is None:
             measured = self._kinds[kind] = _Measured(self, kind)
         return measured
+
+    async def aside(self, kind: str, items: int, function: Callable[..., T], *args: Any) -> T:
+        if self._thread is None:
+            return await super().aside(kind, items, function, *args)
+        started = self.now()
+        result = await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        self.worked(kind, self.now() - started)
+        return result
 
     def locate(self, env: int, episode: int, step: int) -> None:
         self.status.locate(env, episode, step)

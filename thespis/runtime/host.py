@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import resource
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
@@ -23,11 +23,13 @@ from thespis.runs.checkpoints import save_role
 from thespis.runtime.clock import LocalContext
 from thespis.runtime.context import Context, Identity
 from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
-from thespis.runtime.process import Status
+from thespis.runtime.process import Status, peak_memory_mb
 from thespis.sealed import seal, unseal
 
 _FLUSH_SECONDS = 0.05
 """How stale the supervisor's numbers may be: it decides when to stop from them."""
+_WEIGH_SECONDS = 1.0
+"""How often a process looks how much memory it has: that takes longer than a report."""
 _COPIED_SHARE = 0.25
 """Of the memory that is free, a copy of what is saved may take this much."""
 
@@ -71,6 +73,9 @@ class Host:
         self._calls = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._workers: list[asyncio.Task[None]] = []
+        self._cpu = 0.0
+        self._weighed = float("-inf")
+        self._rss_mb = 0.0
 
     def start(self, start: Start) -> None:
         """Build the roles and let the workers among them run. What goes wrong is told, not raised."""
@@ -91,7 +96,7 @@ class Host:
     # -- roles ------------------------------------------------------------------------------------
 
     def _build(self, spec: RoleSpec, identity: Identity, start: Start) -> None:
-        ctx = LocalContext(identity, self._status)
+        ctx = LocalContext(identity, self._status, spec.thread)
         self._roles[spec.key], self._endpoints[spec.key] = build(spec, ctx, self._deliver, start.restore)
         self._contexts.append(ctx)
 
@@ -246,10 +251,13 @@ class Host:
 
     def flush(self) -> None:
         reports = [ctx.take_report() for ctx in self._contexts]
-        # The peak, not the present size: it is one cheap call, and the peak is what must fit.
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if time.monotonic() - self._weighed >= _WEIGH_SECONDS:
+            self._weighed, self._rss_mb = time.monotonic(), peak_memory_mb()
         for report in reports:
-            report.rss_mb = resident
+            report.rss_mb = self._rss_mb
+        if reports:
+            spent = time.process_time()
+            reports[0].cpu_seconds, self._cpu = spent - self._cpu, spent
         self._tell(("reports", reports))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:

@@ -131,7 +131,8 @@ class Supervisor:
         self._watch()
         if (self._saving is None or self._saving.done()) and not self._absent() and session.save_due(now):
             self._saving = asyncio.get_running_loop().create_task(self._save())
-        stalled = session.stalled(now)
+        up = self._up()
+        stalled = session.stalled(now, [home for home in self._program.processes if home not in up])
         if stalled is not None and session.stop_reason is None:
             await self._dump_stacks()
             session.end("stalled", f"{stalled}. The stacks of all processes are in {session.run.log}")
