@@ -30,9 +30,9 @@ def architectures() -> list[str]:
 def architecture(name: str) -> ModuleType:
     """The module of an architecture, by its name or its file: a `Config`, a `program`, and perhaps `PRESETS`.
 
-    It may also `refuse(cfg, spaces)` what it cannot learn, before anything starts, and `conclude(cfg, path)` with what
-    is to be made of a run that has ended, and said of it. One that several algorithms can learn in
-    has `ALGORITHMS`, the `Config` and `PRESETS` of each by the name `--algorithm` takes.
+    It may also `refuse(cfg, spaces)` what it cannot learn, before anything starts, and `conclude(cfg, path)` with
+    what is to be made of a run that has ended, and said of it. One that several algorithms can learn in has
+    `ALGORITHMS`, the `Config` and `PRESETS` of each by the name `--algorithm` takes.
     """
     if name.endswith(".py"):
         return _own(name)

@@ -65,7 +65,7 @@ def _settings(name: str, flags: list[str]) -> Experiment:
         with contextlib.redirect_stderr(complaint):
             cfg: Experiment = tyro.cli(
                 type(default),
-                args=flags,
+                args=_gathered(flags, type(default)),
                 default=default,
                 prog=f"thespis train {name}",
                 description=f"{type(default).__doc__}\n\n{_ABOUT_FILES}",

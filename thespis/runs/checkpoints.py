@@ -196,8 +196,7 @@ def load_role(path: Path, role: str, index: int) -> tuple[dict[str, Array], dict
 
 
 def policy_weights(path: Path) -> dict[str, Array] | None:
-    """The policy's weights by name, from whoever held them: learner, coordinator, controller, or shards of a
-    parameter server.
+    """The policy's weights by name, from whoever held them: learner, coordinator, controller, or a server's shards.
 
     `path`: a checkpoint, or one that is being staged. It is not compared with its manifest here.
     """
