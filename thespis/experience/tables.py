@@ -103,8 +103,9 @@ def demonstration_table(ctx: Context, cfg: HasDemonstrations) -> Demonstrations:
         for episode in gather(cfg.demos, cfg.env, cfg.demo_episodes, ctx.identity.run_seed)
     ]
     layout = row_layout(spaces, settings)
-    most = Steps(layout, 1).most
-    rows = affordable(settings, layout, sum(most(unroll) for episode in episodes for unroll in episode))
+    one = Steps(layout, 1)
+    most = sum(one.most(unroll, one.opens(unroll)) for episode in episodes for unroll in episode)
+    rows = affordable(settings, layout, most)
     steps, window = Steps(layout, rows), _sequences(cfg, rows)
     table = Demonstrations(ctx, steps, window, sampler(settings, rows), Demonstrations.LIMITER, lambda rewards: rewards)
     table.fill(episodes)
