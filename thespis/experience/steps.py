@@ -93,8 +93,9 @@ class Steps:
             opens[1:] |= (wide[1:, :, :-frame] != wide[:-1, :, frame:]).any(-1)
         return opens
 
-    def most(self, unroll: Unroll, opens: Array) -> int:
-        """No more rows than this are overwritten when `unroll` is written; `opens`: what `opens` says of it."""
+    def most(self, unroll: Unroll, opens: Array | None = None) -> int:
+        """No more rows than this are overwritten when `unroll` is written; `opens`: as in `write`."""
+        opens = self.opens(unroll) if opens is None else opens
         steps, envs = (int(size) for size in unroll.rewards.shape)
         opened = int(np.count_nonzero(opens[1:])) + envs
         finals = len(unroll.final_index)
