@@ -20,6 +20,7 @@ from thespis import train
 from thespis.architectures.es import ARSConfig, Config, build_coordinator, program
 from thespis.cli.main import main
 from thespis.errors import ThespisError
+from thespis.evaluation import play
 from thespis.launch import defaults, launch
 from thespis.networks.moments import Moments
 from thespis.roles.coordinator import Ask, Order, Result, Snapshot
@@ -65,11 +66,12 @@ def test_any_number_of_workers_finds_the_same_parameters(calm: dict[str, Any], s
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("protocol", ["broadcast", "seeds"])
 def test_processes_find_the_parameters_of_the_simulation(protocol: str, calm: dict[str, Any], stage: Any) -> None:
-    told = run_es(stage.run, on="local", protocol=protocol).summary
+    run = run_es(stage.run, on="local", protocol=protocol, eval_episodes=0)  # an evaluator may not be up that soon
+    told = run.summary
     assert told["exit_reason"] == "total_steps" and told["restarts"] == 0
-    assert set(told["edges"]) == {"worker.coordinator.order", "evaluator.coordinator.pull"}
-    assert told["eval_episodes"] == 2 and told["lag"]["mean"] is None
-    assert {name: told[name] for name in SAME} == {name: calm[name] for name in SAME}
+    assert set(told["edges"]) == {"worker.coordinator.order"} and told["lag"]["mean"] is None
+    assert {name: told[name] for name in SAME[:-1]} == {name: calm[name] for name in SAME[:-1]}
+    assert all(episode.reward > 5 for episode in play(run, 2).episodes)
 
 
 @pytest.mark.timeout(60)
@@ -157,7 +159,7 @@ def test_a_killed_coordinator_goes_on_from_its_checkpoint(stage: Any) -> None:
 @pytest.mark.timeout(90)
 def test_a_killed_worker_on_processes(stage: Any) -> None:
     process = stage.start("train", "es", "--run-dir", stage.run, "--actors", 2, "--pairs", 8, "--envs-per-actor", 4,
-                          "--eval-episodes", 0, "--checkpoint-every", 0.3, "--total-steps", 300_000)  # fmt: skip
+                          "--eval-episodes", 0, "--checkpoint-every", 0.3, "--total-steps", 150_000)  # fmt: skip
     until(lambda: list(stage.run.glob("checkpoints/update-*")))
     os.kill(json.loads((stage.run / "topology.json").read_text())["pids"]["worker-1"], signal.SIGKILL)
     out, err = process.communicate(timeout=80)
@@ -168,8 +170,9 @@ def test_a_killed_worker_on_processes(stage: Any) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("protocol", ["broadcast", "seeds"])
-def test_a_resumed_run_equals_the_uninterrupted_one(protocol: str, calm: dict[str, Any], stage: Any) -> None:
-    settings = {**SMALL, "on": "simulation", "protocol": protocol, "checkpoint_every": 0.08, "keep": 100}
+def test_a_resumed_run_equals_the_uninterrupted_one(protocol: str, stage: Any) -> None:
+    settings = {**SMALL, "on": "simulation", "protocol": protocol, "actors": 1, "total_steps": 4000, "keep": 100}
+    settings["checkpoint_every"] = 0.08  # every unit must fit in between
     whole = train("es", run_dir=stage.path / "whole", quiet=True, **settings)
     saved = sorted((whole.path / "checkpoints").glob("update-*"))
     assert len(saved) > 2, "there was no cut"
@@ -181,7 +184,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one(protocol: str, calm: dict[st
     again = launch("es", defaults("es", None, settings), resume=stage.path / "again", quiet=True)
     for name in SAME:
         assert again.summary[name] == whole.summary[name], name
-    assert whole.summary["weights_sha256"] == calm["weights_sha256"], "nothing was played with other seeds"
+    uncut = run_es(stage.path / "uncut", total_steps=4000).summary
+    assert whole.summary["weights_sha256"] == uncut["weights_sha256"], "nothing was played with other seeds"
 
 
 # -- the coordinator by itself --------------------------------------------------------------------------
@@ -249,6 +253,7 @@ def test_who_is_a_few_generations_behind_gets_their_returns_and_who_is_too_far_t
         order = await coordinator.order(Ask(0, 1, 1), None)
         assert [told.number for told in order.news] == [1, 2]
         assert sum(told.returns.nbytes for told in order.news) == 2 * 16 * 4
+        coordinator._release([order.unit])
         for number in range(3, 70):
             await generation(number)
         order = await coordinator.order(Ask(2, 1, 1), None)

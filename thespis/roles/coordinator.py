@@ -256,7 +256,8 @@ class Coordinator:
         results = [self._results[unit] for unit in range(cfg.units)]
         returns = np.concatenate([result.returns for result in results])
         lengths = np.concatenate([result.lengths for result in results])
-        told = Generation(self._evolution.generation, returns - np.float32(cfg.survival_bonus) * lengths, self._steps)
+        fitness = returns - np.float32(cfg.survival_bonus) * lengths.astype(np.float32)
+        told = Generation(self._evolution.generation, fitness, self._steps)
         for name, value in self._evolution.apply(told).items():
             ctx.record(name, value)
         if self._moments is not None:
