@@ -12,7 +12,7 @@ train: .venv/ready
 	$(BIN)/thespis train $(ARCH) --env $(ENV) $(ARGS)
 
 test: .venv/ready-dev lint type
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .

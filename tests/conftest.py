@@ -24,7 +24,14 @@ ROOT = Path(__file__).parent.parent
 MARK = "THESPIS_TEST_STAGE"
 
 
-def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker runs all tests on Ray, if there are several: they share a cluster and look for what it leaves."""
+    for item in items:
+        if item.path.name == "test_ray.py" or "[ray" in item.name:
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
+def until(condition: Callable[[], Any], seconds: float = 50.0) -> Any:
     """What `condition` returns once it is true; fails the test when that takes too long."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -126,7 +133,7 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """A stage that must be empty two seconds after the test: no process, descriptor, shared memory or file."""
+    """A stage that must be empty soon after the test: no process, descriptor, shared memory or file."""
     on_ray = getattr(request.node, "callspec", None) and request.node.callspec.params.get("on") == "ray"
     if on_ray:
         request.getfixturevalue("ray_cluster")  # outlives the test, so it must not be taken for something left
@@ -138,7 +145,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     shared, descriptors = _shared(), _descriptors()
     yield stage
     stage.close()
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + 20.0
     while stage.processes() and time.monotonic() < deadline:
         time.sleep(0.02)
     left = stage.processes()
@@ -156,7 +163,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 
 def _shared() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+    """Shared memory with a name, but for that of a Ray that other tests may start at the same time."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(("plasma", "ray"))}
 
 
 def _descriptors() -> list[str]:

@@ -36,8 +36,16 @@ class Version(NamedTuple):
         return self.epoch << _UPDATE_BITS | self.update
 
 
+def unpacked(version: int) -> Version:
+    """The inverse of `Version.packed`."""
+    return Version(version >> _UPDATE_BITS, version & _UPDATE_MASK)
+
+
 _UPDATE_BITS = 40
 _UPDATE_MASK = (1 << _UPDATE_BITS) - 1
+
+AGELESS = _UPDATE_MASK
+"""Packed version of steps that no weights chose, such as demonstrations: their lag is 0."""
 
 
 def lags(versions: Array, now: Version) -> Array:

@@ -32,7 +32,7 @@ def test_the_ladder_is_the_paper_s() -> None:
     assert Config(actors=1, envs_per_actor=1).ladder(0).tolist() == [0.4]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("on", ["simulation", "local"])
 def test_a_few_updates(on: str, stage: Any) -> None:
     run = train(
@@ -51,7 +51,7 @@ def test_a_few_updates(on: str, stage: Any) -> None:
     assert len(np.unique(weights)) > 0.9 * inserted, "every transition has a priority of its own from the start"
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("every", [0.1, 1000.0])
 def test_a_killed_replay_goes_on_from_its_checkpoint(every: float, stage: Any) -> None:
     """And what it had taken in since, or all if there was none, is counted."""

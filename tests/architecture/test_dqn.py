@@ -32,7 +32,7 @@ def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
     assert capsys.readouterr().out == (HERE / file).read_text()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("on", "exponent"), [("simulation", 0.6), ("local", 0.0), ("local", 0.6)])
 def test_a_few_updates(on: str, exponent: float, stage: Any) -> None:
     replay = {**SMALL["replay"], "priority_exponent": exponent}
@@ -56,7 +56,7 @@ def newest(run: Path) -> Path:
     return max((run / "checkpoints").glob("update-*"), key=lambda path: path.name)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("on", ["simulation", "local"])
 def test_a_resumed_run_has_its_replay_again(on: str, stage: Any) -> None:
     train("dqn", on=on, run_dir=stage.run, quiet=True, **SMALL)
@@ -110,7 +110,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(flags: str, what: st
     assert not stage.run.exists()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "fault",
     [

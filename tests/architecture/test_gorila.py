@@ -69,7 +69,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("on", "settings"), CASES)
 def test_a_few_updates(on: str, settings: dict[str, Any], stage: Any) -> None:
     run = train("gorila", on=on, run_dir=stage.run, quiet=True, **{**SMALL, **settings})
@@ -92,7 +92,7 @@ def test_a_few_updates(on: str, settings: dict[str, Any], stage: Any) -> None:
     assert run.summary["lag"]["mean"] > 0, "others make updates in between"
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_the_server_discards_exactly_what_is_older_than_the_delay(stage: Any) -> None:
     slow = {**SMALL, "actors": 3, "on": "simulation", "faults": ("slow learner 0 by 15",), "quiet": True}
     free = train("gorila", run_dir=stage.path / "free", **{**slow, "max_delay": None}).summary
@@ -101,7 +101,7 @@ def test_the_server_discards_exactly_what_is_older_than_the_delay(stage: Any) ->
     assert bounded["lag"]["max"] <= 3 and bounded["dropped"]["stale_gradients"] > 3
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("on", ["simulation", "local"])
 def test_a_resumed_run_goes_on_from_servers_and_replays(on: str, stage: Any) -> None:
     settings = {**SMALL, "on": on, "shards": 2, "keep": 5}
@@ -116,7 +116,7 @@ def test_a_resumed_run_goes_on_from_servers_and_replays(on: str, stage: Any) -> 
             assert sum(old[name] for old in olds) < sum(new[name] for new in news)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("mode", "fault", "restarts"),
     [
@@ -137,7 +137,7 @@ def test_training_goes_on_after(mode: str, fault: str, restarts: int, stage: Any
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(120)
 def test_a_killed_bundle_on_processes(stage: Any) -> None:
     """It comes back with its replay; the other one goes on."""
     process = stage.start("train", "gorila", "--run-dir", stage.run, "--envs-per-actor", 2, "--eval-episodes", 0,
@@ -195,7 +195,7 @@ WORKERS = {name: SMALL[name] for name in ("actors", "envs_per_actor", "unroll_le
 DQN = {name: SMALL[name] for name in SMALL if name not in WORKERS}
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("on", "settings"), [*(("simulation", case) for case in PS_CASES), ("local", PS_CASES[0])], ids=str
 )

@@ -68,7 +68,7 @@ def check(run: Trained) -> None:
     assert all(torch.isfinite(value).all() for value in weights.values())
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_a_few_updates_simulated(name: str, settings: dict[str, Any], stage: Any) -> None:
     run = train(name, on="simulation", run_dir=stage.run, **{**SMALL, **settings})
@@ -84,13 +84,13 @@ def test_a_few_updates_simulated(name: str, settings: dict[str, Any], stage: Any
         assert run.summary["lag"]["max"] == 0
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("name", "settings"), [CASES[0], CASES[1]])
 def test_a_few_updates_on_processes(name: str, settings: dict[str, Any], stage: Any) -> None:
     check(train(name, on="local", run_dir=stage.run, **{**SMALL, **settings}))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_one_worker_is_a3c_and_a2c_alike(stage: Any) -> None:
     """With one window rule: episodes here are shorter than the windows, so the rule matters."""
     same: dict[str, Any] = {**SMALL, "actors": 1, "envs_per_actor": 1, "unroll_length": 40, "total_steps": 4000,
@@ -104,7 +104,7 @@ def test_one_worker_is_a3c_and_a2c_alike(stage: Any) -> None:
     assert cut.summary["eval_return_mean"] is not None
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_shards_change_nothing_in_lock_step(stage: Any) -> None:
     runs = [
         train("a2c", run_dir=stage.path / f"{shards}", on="simulation", shards=shards, **SMALL) for shards in (1, 3)
@@ -112,7 +112,7 @@ def test_shards_change_nothing_in_lock_step(stage: Any) -> None:
     assert digest(runs[0]) == digest(runs[1])
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["a3c", "a2c"])
 def test_a_resumed_run_equals_the_uninterrupted_one(name: str, stage: Any) -> None:
     settings = {**SMALL, "on": "simulation", "shards": 2, "checkpoint_every": 0.05, "keep": 100}
@@ -128,7 +128,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name: str, stage: Any) -> No
     assert digest(again) == digest(whole)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("name", "faults"),
     [
@@ -148,7 +148,7 @@ def test_training_goes_on_after(name: str, faults: tuple[str, ...], stage: Any) 
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_slow_worker_is_stale_and_a_backup_takes_its_place(stage: Any) -> None:
     slow = {**SMALL, "on": "simulation", "total_steps": 3000, "faults": ("slow worker 0 by 15",)}
     free = train("parameter-server", run_dir=stage.path / "free", **slow).summary
@@ -164,7 +164,7 @@ def test_a_slow_worker_is_stale_and_a_backup_takes_its_place(stage: Any) -> None
     assert backed["dropped"]["late_gradients"] > 1 and not together["dropped"]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_hogwild_says_so_and_counts_every_update(stage: Any) -> None:
     settings = {**SMALL, "total_steps": 6000, "checkpoint_every": 0.3}
     run = train("a3c", on="local", hogwild=True, run_dir=stage.run, **settings)
@@ -187,7 +187,7 @@ def test_hogwild_is_refused_where_no_memory_is_shared(stage: Any) -> None:
         train("a3c", on="local", hogwild=True, shards=2, run_dir=stage.run, **SMALL)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_nothing_of_hogwild_is_left_when_the_parent_is_killed(stage: Any) -> None:
     """The stage looks for processes and shared memory afterwards."""
     process = stage.start("train", "a3c", "--hogwild", "--run-dir", stage.run, "--actors", 2, "--envs-per-actor", 2,
@@ -197,7 +197,7 @@ def test_nothing_of_hogwild_is_left_when_the_parent_is_killed(stage: Any) -> Non
     process.kill()
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(120)
 def test_a_killed_shard_on_processes(stage: Any) -> None:
     """It comes back from its checkpoint, and the workers that waited for it go on."""
     process = stage.start("train", "a3c", "--run-dir", stage.run, "--actors", 2, "--envs-per-actor", 2, "--shards", 2,
@@ -211,7 +211,7 @@ def test_a_killed_shard_on_processes(stage: Any) -> None:
     assert (told["exit_reason"], told["restarts"]) == ("total_steps", 1) and saved
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("backups", [0, 1])
 def test_a_paused_worker(backups: int, stage: Any) -> None:
     """A barrier waits for it and says so; with a backup worker nobody waits."""

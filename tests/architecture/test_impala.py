@@ -32,7 +32,7 @@ def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
     assert capsys.readouterr().out == (HERE / file).read_text()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("on", ["simulation", "local"])
 def test_a_few_updates(on: str, stage: Any) -> None:
     run = train("impala", on=on, actors=2, envs_per_actor=2, total_steps=2000, eval_episodes=2, eval_every=0.0,
@@ -50,7 +50,7 @@ def test_a_few_updates(on: str, stage: Any) -> None:
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("actors", "capacity"), [(1, 1), (4, 2), (8, 3)])
 def test_lag_is_bounded_by_what_can_be_under_way(actors: int, capacity: int, stage: Any) -> None:
     """The learner is the bottleneck here, so everything that can wait does."""
@@ -113,7 +113,7 @@ class Pull:
         return Versioned(version, weights)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("lstm", [0, 8], ids=["feed-forward", "lstm"])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "thespis/Memory-v0"])
 def test_the_learner_reproduces_what_the_actor_did(env: str, lstm: int) -> None:

@@ -33,7 +33,7 @@ def newest(run: Path) -> Path:
     return max((run / "checkpoints").glob("update-*"), key=lambda path: path.name)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("on", "extra"),
     [
@@ -58,7 +58,7 @@ def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_one_seed_gives_one_result(tmp_path: Path) -> None:
     settings = {**SMALL, "on": "simulation", "total_steps": 600, "quiet": True}
     digests = [train("r2d2", run_dir=tmp_path / name, **settings).summary["weights_sha256"] for name in "ab"]
@@ -68,7 +68,7 @@ def test_one_seed_gives_one_result(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_resumed_run_has_its_sequences_again(stage: Any) -> None:
     train("r2d2", on="simulation", run_dir=stage.run, quiet=True, **SMALL)
     old = newest(stage.run)

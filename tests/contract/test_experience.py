@@ -13,7 +13,7 @@ from thespis.roles import Replay
 
 CAPACITY, BATCH, ITEMS = 3, 2, 31
 CRASHES = [("simulation", "raise"), ("local", "raise"), ("local", "kill"), ("ray", "raise"), ("ray", "kill")]
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def build(path: Path, producers: int = 2, delay: float = 0.0, crash_at: Any = None, queue: Any = None) -> Program:

@@ -14,7 +14,7 @@ from thespis.program import Program
 from thespis.roles import ParameterServer
 
 PUSHES, WORKERS = 30, 2
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def build(path: Path, server: Any) -> Program:

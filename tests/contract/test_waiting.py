@@ -11,7 +11,7 @@ from contract_roles import Asker, Consumer, Mute, Producer
 from thespis.program import Program
 from thespis.roles import Replay
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 RUNTIMES = ["simulation", "local", "ray"]
 
 

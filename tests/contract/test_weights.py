@@ -14,7 +14,7 @@ from thespis.types import Version
 
 UPDATES = 15
 CRASHES = [("simulation", "raise"), ("local", "raise"), ("local", "kill"), ("ray", "raise"), ("ray", "kill")]
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def build(path: Path, crash_at: tuple[int, str] | None, goal: Version) -> Program:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from thespis import train
 from thespis.trained import RunFailed
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(120)
 WORDS = {
     "raise": "env 0, episode 0, step 3: step raised RuntimeError: injected fault at step 3",
     "nan_reward": "env 0, episode 0, step 3: reward is nan",

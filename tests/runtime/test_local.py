@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from thespis.runs.commit import verify
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(120)
 KEYS = [
     "architecture", "env", "seed", "on", "exit_reason", "env_steps", "updates", "episodes", "wall_seconds",
     "startup_seconds", "steps_per_second", "return_mean_100", "eval_return_mean", "eval_episodes",
@@ -107,7 +107,7 @@ def test_a_killed_parent_leaves_nothing(stage: Stage) -> None:
     assert len(stage.processes()) == 4
     process.kill()
     process.wait()
-    until(lambda: not stage.processes(), 2.0)
+    until(lambda: not stage.processes(), 20.0)
 
 
 def test_nobody_listens(stage: Stage) -> None:

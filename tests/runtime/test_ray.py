@@ -84,8 +84,8 @@ def test_a_killed_driver_leaves_nothing(stage: Stage) -> None:
     (own,) = directories() - before
     process.kill()
     process.wait()
-    until(lambda: not users(own) and not stage.processes(), 10.0)
-    until(lambda: directories() == before, 10.0)
+    until(lambda: not users(own) and not stage.processes(), 30.0)
+    until(lambda: directories() == before, 30.0)
 
 
 def test_without_ray_it_says_how_to_install_it(stage: Stage) -> None:

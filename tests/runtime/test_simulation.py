@@ -15,7 +15,7 @@ from thespis.errors import ThespisError
 from thespis.launch import defaults, launch
 from thespis.runs.checkpoints import read_meta
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 SMALL = {"on": "simulation", "actors": 2, "envs_per_actor": 4, "total_steps": 6000, "eval_episodes": 0}
 STATEFUL = {
     "network": {"hidden": [16], "lstm": 8, "normalize_observations": True},

@@ -18,13 +18,18 @@ from thespis.networks.policies import Agent, PolicyNetwork
 from thespis.types import Array, Transitions, Tree, map_tree
 
 
-class DQNSettings(Protocol):
+class TargetSettings(Protocol):
+    """What `ValueUpdate` reads. `target_period`: updates between copies of the network to its target."""
+
+    @property
+    def target_period(self) -> int: ...
+
+
+class DQNSettings(TargetSettings, Protocol):
     """What `DQNUpdate` reads. `double`: the network chooses the next action, its target values it."""
 
     @property
     def double(self) -> bool: ...
-    @property
-    def target_period(self) -> int: ...
     @property
     def huber(self) -> float: ...
 
@@ -49,7 +54,7 @@ class ValueUpdate:
     """A network of action values and its target: a copy, made anew every `target_period` updates."""
 
     def __init__(
-        self, network: PolicyNetwork, cfg: DQNSettings, count_updates: Callable[[], int] | None = None
+        self, network: PolicyNetwork, cfg: TargetSettings, count_updates: Callable[[], int] | None = None
     ) -> None:
         """`count_updates`: all updates of the network's parameters so far, where others make some of them as well."""
         self.network = network
@@ -93,6 +98,8 @@ class DQNUpdate(ValueUpdate):
 
     |TD error| is left in the batch's `priorities`, for whoever samples by it.
     """
+
+    _cfg: DQNSettings
 
     def gradients(self, batch: Transitions, want_metrics: bool = False) -> tuple[list[Tensor], dict[str, float]]:
         """Gradients in the order of `parameters`, and metrics by name (empty unless wanted)."""

@@ -6,15 +6,19 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
+from gymnasium.spaces import Box
 
 from thespis.algorithms.actor_critic import VTraceUpdate
-from thespis.config import EvolvedNetworkConfig, NetworkConfig, QNetworkConfig, Spec, resolve
+from thespis.config import DPGNetworkConfig, EvolvedNetworkConfig, NetworkConfig, QNetworkConfig, Spec, resolve
 from thespis.envs.autoreset import Environments
 from thespis.envs.make import describe, make
 from thespis.envs.spaces import Spaces
+from thespis.experience.seats import Seats
 from thespis.experience.windows import Windows
 from thespis.networks.acting import Stepper
+from thespis.networks.dpg import DPGNetwork
 from thespis.networks.evolved import Evolved
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic, PolicyNetwork
@@ -63,6 +67,8 @@ def network(cfg: NetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
             return made
         if isinstance(cfg, QNetworkConfig):
             return QNetwork(observations, actions, cfg)
+        if isinstance(cfg, DPGNetworkConfig):
+            return DPGNetwork(observations, actions, cfg)
         if isinstance(cfg, EvolvedNetworkConfig):
             return Evolved(observations, actions, cfg)
         return ActorCritic(observations, actions, cfg)
@@ -116,3 +122,10 @@ def acting_learner(ctx: Context, cfg: Workers, made: PolicyNetwork, exchange: Sh
         return_discount=cfg.discount if cfg.reward.normalize else None,
     )
     return Learner(ctx, source, VTraceUpdate(made, cfg), exchange, None, cfg.total_steps)
+
+
+def serving_seats(cfg: HasEnv, acting: Stepper, length: int, return_discount: float | None) -> Seats:
+    """Where trajectories of others are put together, for those that `acting` acts for."""
+    space = describe(resolve(cfg.env)).action_space
+    no_action = np.zeros(space.shape or (), np.float32 if isinstance(space, Box) else np.int64)
+    return Seats(length, acting.initial_state, no_action, return_discount)

@@ -91,18 +91,39 @@ def env_actions(space: AnySpace) -> Callable[[Array], Array]:
         return (lambda actions: actions + start) if np.any(start) else (lambda actions: actions)
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        bounded = np.isfinite(low) & np.isfinite(high)
-        half = np.ones_like(low)
-        middle = np.zeros_like(low)
-        half[bounded] = high[bounded] / 2 - low[bounded] / 2
-        middle[bounded] = high[bounded] / 2 + low[bounded] / 2
+        middle, half = _stretch(space)
 
         def stretch(actions: Array) -> Array:
             wanted: Array = np.clip(middle + half * actions, low, high)
             return wanted.astype(space.dtype)
 
         return stretch
-    raise ThespisError(
+    raise _unsupported(space)
+
+
+def policy_actions(space: AnySpace) -> Callable[[Array], Array]:
+    """The inverse of `env_actions`: what a policy would have done to take these actions of `space`."""
+    if isinstance(space, Discrete | MultiDiscrete):
+        return lambda actions: (actions - space.start).astype(np.int64)
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
+        middle, half = _stretch(space)
+        # A dimension with one value only has no width to divide by; whatever is done there means that value.
+        return lambda actions: ((actions - middle) / np.where(half, half, 1.0)).astype(np.float32)
+    raise _unsupported(space)
+
+
+def _stretch(space: Box) -> tuple[Array, Array]:
+    """Middle and half of the width of each dimension that is bounded; 0 and 1 for the others."""
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    middle, half = np.zeros_like(low), np.ones_like(low)
+    half[bounded] = high[bounded] / 2 - low[bounded] / 2
+    middle[bounded] = high[bounded] / 2 + low[bounded] / 2
+    return middle, half
+
+
+def _unsupported(space: AnySpace) -> ThespisError:
+    return ThespisError(
         f"action space {space} is not supported; "
         "wrap the environment so that it is Discrete, MultiDiscrete or a Box of floats"
     )

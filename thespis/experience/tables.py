@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -13,11 +13,15 @@ from thespis.config import NetworkConfig, ReplayConfig, RewardConfig, Spec, reso
 from thespis.envs.make import describe
 from thespis.envs.spaces import Spaces, leaves
 from thespis.errors import ThespisError
+from thespis.experience.demonstrations import unrolls
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.n_step import NStep
-from thespis.experience.samplers import Prioritised, Sampler, Uniform
+from thespis.experience.recording import gather
+from thespis.experience.samplers import Fifo, Prioritised, Sampler, Uniform
 from thespis.experience.sequences import SequenceWindow, Shape
 from thespis.experience.steps import Layout, Steps
+from thespis.memory import available_memory
+from thespis.roles.demonstrations import Demonstrations
 from thespis.roles.table import ReplayTable
 from thespis.runtime.context import Context
 from thespis.types import Array, Tree
@@ -26,8 +30,9 @@ _SHARE = 0.8
 """Of the memory that is free, this much may go to a replay: the rest of the run needs some too."""
 
 
-_TREE_BYTES = 32
-"""Two nodes of 8 bytes per leaf, and up to twice as many leaves as steps."""
+_TIMES_BYTES = 2
+_SAMPLER_BYTES = {"uniform": 1, "fifo": 8, "prioritised": 16}
+"""Per step; a leaf of the sum tree takes 8, and the nodes above it 4 to 8."""
 
 
 class HasReplay(Protocol):
@@ -52,7 +57,8 @@ def replay_table(ctx: Context, cfg: HasReplay, capacity: int, limiter: SamplesPe
     def shape(rewards: Array) -> Array:
         return shape_rewards(rewards, reward.kind, reward.scale)
 
-    return ReplayTable(ctx, Steps(layout, rows), window, sampler(cfg.replay, rows), limiter, shape)
+    most = cfg.replay.max_times_sampled
+    return ReplayTable(ctx, Steps(layout, rows), window, sampler(cfg.replay, rows), limiter, shape, most)
 
 
 class HasSequences(HasReplay, Protocol):
@@ -74,15 +80,45 @@ def sequence_table(ctx: Context, cfg: HasSequences, capacity: int, limiter: Samp
     """The configured table of sequences. It keeps rewards as they came: a recurrent network reads them so."""
     layout = row_layout(describe(resolve(cfg.env)), cfg.replay)
     rows = affordable(cfg.replay, layout, capacity, state_bytes(cfg))
-    reward = cfg.reward
+    steps, window = Steps(layout, rows), _sequences(cfg, rows)
+    drawn, most = sampler(cfg.replay, rows), cfg.replay.max_times_sampled
+    return ReplayTable(ctx, steps, window, drawn, limiter, lambda rewards: rewards, most)
+
+
+class HasDemonstrations(HasSequences, Protocol):
+    @property
+    def demos(self) -> Spec: ...
+    @property
+    def demo_episodes(self) -> int: ...
+
+
+def demonstration_table(ctx: Context, cfg: HasDemonstrations) -> Demonstrations:
+    """All demonstrations as sequences of the configured form. What actors add to theirs, values and states, is missing.
+
+    They are gathered from the run's seed alone, so that every life of the role has the same.
+    """
+    spaces, settings = describe(resolve(cfg.env)), replace(cfg.replay, actor_priorities=False, bytes=0, warm_up=1)
+    episodes = [
+        list(unrolls(episode, cfg.unroll_length, spaces.action_space))
+        for episode in gather(cfg.demos, cfg.env, cfg.demo_episodes, ctx.identity.run_seed)
+    ]
+    layout = row_layout(spaces, settings)
+    most = Steps(layout, 1).most
+    rows = affordable(settings, layout, sum(most(unroll) for episode in episodes for unroll in episode))
+    steps, window = Steps(layout, rows), _sequences(cfg, rows)
+    table = Demonstrations(ctx, steps, window, sampler(settings, rows), Demonstrations.LIMITER, lambda rewards: rewards)
+    table.fill(episodes)
+    return table
+
+
+def _sequences(cfg: HasSequences, rows: int) -> SequenceWindow:
+    reward, period = cfg.reward, cfg.unroll_length
 
     def shape(rewards: Array) -> Array:
         return shape_rewards(rewards, reward.kind, reward.scale)
 
-    period = cfg.unroll_length
     form = Shape(cfg.sequence_length, cfg.burn_in, period, cfg.n_step, cfg.discount, cfg.eta)
-    window = SequenceWindow(form, rows, shape, stored=cfg.state == "stored")
-    return ReplayTable(ctx, Steps(layout, rows), window, sampler(cfg.replay, rows), limiter, lambda rewards: rewards)
+    return SequenceWindow(form, rows, shape, stored=cfg.state == "stored")
 
 
 def state_bytes(cfg: HasSequences) -> int:
@@ -95,7 +131,7 @@ def affordable(cfg: ReplayConfig, layout: Layout, capacity: int, extra: int = 0)
 
     `extra`: bytes per step that are not in the layout.
     """
-    per_row = extra + layout.row_bytes + (_TREE_BYTES if cfg.priority_exponent else 1) + 4
+    per_row = extra + layout.row_bytes + _SAMPLER_BYTES[sampling(cfg)] + _TIMES_BYTES
     rows = min(capacity, cfg.bytes // per_row) if cfg.bytes else capacity
     if cfg.warm_up > rows:
         raise ThespisError(
@@ -111,10 +147,16 @@ def affordable(cfg: ReplayConfig, layout: Layout, capacity: int, extra: int = 0)
     return rows
 
 
+def sampling(cfg: ReplayConfig) -> str:
+    if cfg.sampler == "fifo":
+        return "fifo"
+    return "prioritised" if cfg.priority_exponent else "uniform"
+
+
 def sampler(cfg: ReplayConfig, capacity: int) -> Sampler:
-    if cfg.priority_exponent:
+    if sampling(cfg) == "prioritised":
         return Prioritised(capacity, cfg.priority_exponent, cfg.importance_exponent)
-    return Uniform(capacity)
+    return Fifo(capacity) if sampling(cfg) == "fifo" else Uniform(capacity)
 
 
 def row_layout(spaces: Spaces, cfg: ReplayConfig) -> Layout:
@@ -124,13 +166,3 @@ def row_layout(spaces: Spaces, cfg: ReplayConfig) -> Layout:
     space = spaces.action_space
     action = np.empty(space.shape or (), np.float32 if isinstance(space, Box) else np.int64)
     return Layout.of(obs, action, values=cfg.actor_priorities)
-
-
-def available_memory() -> int:
-    """Bytes that a process could still take without making the machine swap."""
-    with open("/proc/meminfo") as lines:
-        for line in lines:
-            name, _, value = line.partition(":")
-            if name == "MemAvailable":
-                return int(value.split()[0]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -41,14 +41,20 @@ class Replay:
         capacity = settings["capacity"]
         if capacity < 1:
             raise ThespisError(f"{name}: capacity {capacity} holds nothing; raise it to at least 1")
+        inserters = sum(edge.method == "insert" for edge in incoming)
         for edge in incoming:
             items = edge.demand.get("items", 1)
+            if edge.demand.get("of_one_version") and items > inserters:
+                raise ThespisError(
+                    f"{name}: each update waits for {items} unrolls of one version but only {inserters} actors make "
+                    "one each, so the first would wait for ever; use more actors or a smaller barrier"
+                )
             if items > capacity:
                 raise ThespisError(
                     f"{name}: a batch of {items} never fits a queue of capacity {capacity}, so the learner would wait "
                     "for ever; raise the queue's capacity or lower the batch"
                 )
-        if not any(edge.method == "insert" for edge in incoming):
+        if not inserters:
             raise ThespisError(f"{name}: nobody inserts, so sampling would wait for ever; use at least one actor")
 
     async def insert(self, item: Any) -> None:
