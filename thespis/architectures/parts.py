@@ -11,7 +11,15 @@ import torch
 from gymnasium.spaces import Box
 
 from thespis.algorithms.actor_critic import VTraceUpdate
-from thespis.config import DPGNetworkConfig, EvolvedNetworkConfig, NetworkConfig, QNetworkConfig, Spec, resolve
+from thespis.config import (
+    DPGNetworkConfig,
+    EvolvedNetworkConfig,
+    NetworkConfig,
+    QNetworkConfig,
+    ScoredNetworkConfig,
+    Spec,
+    resolve,
+)
 from thespis.envs.autoreset import Environments
 from thespis.envs.make import describe, make
 from thespis.envs.spaces import Spaces
@@ -23,6 +31,7 @@ from thespis.networks.evolved import Evolved
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic, PolicyNetwork
 from thespis.networks.q import QNetwork
+from thespis.networks.scored import ScoredNetwork
 from thespis.roles.learner import Exchange, Learner
 from thespis.roles.policy import LocalPolicy, Pull
 from thespis.runtime.context import Context
@@ -69,6 +78,8 @@ def network(cfg: NetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
             return QNetwork(observations, actions, cfg)
         if isinstance(cfg, DPGNetworkConfig):
             return DPGNetwork(observations, actions, cfg)
+        if isinstance(cfg, ScoredNetworkConfig):
+            return ScoredNetwork(observations, actions, cfg)
         if isinstance(cfg, EvolvedNetworkConfig):
             return Evolved(observations, actions, cfg)
         return ActorCritic(observations, actions, cfg)

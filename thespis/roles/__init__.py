@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
+    from thespis.roles.averaging_server import AveragingServer
     from thespis.roles.coordinator import Coordinator
     from thespis.roles.demonstrations import Demonstrations
     from thespis.roles.evaluator import Evaluator
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from thespis.roles.replay import Replay
     from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.table import ReplayTable
+    from thespis.roles.updater import BellmanUpdater
     from thespis.roles.weights import WeightStore
 
 __all__ = [
     "Actor",
+    "AveragingServer",
+    "BellmanUpdater",
     "Coordinator",
     "Demonstrations",
     "Evaluator",
@@ -39,6 +43,8 @@ __all__ = [
 
 _HOMES = {
     "Actor": "actor",
+    "AveragingServer": "averaging_server",
+    "BellmanUpdater": "updater",
     "Coordinator": "coordinator",
     "Demonstrations": "demonstrations",
     "Evaluator": "evaluator",
