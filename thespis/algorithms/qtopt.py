@@ -64,7 +64,7 @@ class QTOptUpdate:
         actions = self.network.distribution.encode(as_tensor(batch.actions))
         q, targets = self.network.critic(as_tensors(batch.obs), actions), as_tensor(batch.targets)
         with torch.no_grad():
-            values = q.sigmoid() if self._loss == CROSS_ENTROPY else q
+            values = q.sigmoid() if self._loss == CROSS_ENTROPY else q.detach()
             errors = values - targets  # of a logit's cross-entropy too, this is the slope
             if self._loss == CROSS_ENTROPY:
                 loss = float(F.binary_cross_entropy_with_logits(q, targets))

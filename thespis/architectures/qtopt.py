@@ -109,6 +109,8 @@ class Config(Exploring, Experiment):
         return self.batch * self.batches_per_draw
 
 
+MIXED_ACTIONS = True
+"""An action may have several parts, numbers and choices: a search does not mind."""
 PRESETS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {  # an update per step; values stay above -10
         "total_steps": 10_000,
@@ -211,7 +213,7 @@ def program(cfg: Config) -> Program:
     servers = [p.add("server", roles.AveragingServer, **rule) for _ in range(cfg.shards)]
     replays = add_replay(p, cfg, build_replay)
     shown = p.add("demonstrations", build_demonstrations, cfg, **SERVICES).edge("sample") if cfg.demos else None
-    buffer = p.add("buffer", roles.Replay.queue, capacity=cfg.buffer, **SERVICES)
+    buffer = p.add("buffer", roles.TrainBuffer.queue, capacity=cfg.buffer, **SERVICES)
     # With demonstrations the share of a replay is drawn, and may be all.
     asked = cfg.sample_items // (1 if cfg.demos else len(replays))
     samples = tuple(replay.edge("sample", items=asked) for replay in replays)

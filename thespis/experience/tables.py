@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Dict
 
 from thespis.algorithms.rewards import shape_rewards
 from thespis.config import NetworkConfig, ReplayConfig, RewardConfig, Spec, resolve
 from thespis.envs.make import describe
-from thespis.envs.spaces import Spaces, leaves
+from thespis.envs.spaces import Spaces, action_row, leaves
 from thespis.errors import ThespisError
 from thespis.experience.demonstrations import unrolls
 from thespis.experience.limiters import SamplesPerInsert
@@ -175,6 +175,4 @@ def row_layout(spaces: Spaces, cfg: ReplayConfig) -> Layout:
     """What a row holds for these spaces."""
     rows = {leaf.key or "": np.empty(leaf.shape, leaf.dtype) for leaf in leaves(spaces.observation_space)}
     obs: Tree = rows if isinstance(spaces.observation_space, Dict) else rows[""]
-    space = spaces.action_space
-    action = np.empty(space.shape or (), np.float32 if isinstance(space, Box) else np.int64)
-    return Layout.of(obs, action, values=cfg.actor_priorities)
+    return Layout.of(obs, action_row(spaces.action_space), values=cfg.actor_priorities)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from thespis.algorithms.cem import Parts, Score, search, split, uniform
 from thespis.config import CEMConfig, DPGNetworkConfig, ScoredNetworkConfig
+from thespis.envs.spaces import action_parts, action_row
 from thespis.errors import ThespisError
 from thespis.networks.dpg import Critic
 from thespis.networks.inputs import TensorInputs, TensorTree
@@ -26,21 +27,22 @@ class ActionCode:
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         self.parts = parts_of(space)
-        self._shape = space.shape or ()
+        row = action_row(space)
+        self._shape, self._dtype = row.shape, row.dtype
 
     def encode(self, actions: Tensor) -> Tensor:
         """Actions `[..., *action]` as `[..., width]`."""
+        numbers = self.parts.continuous
         flat = actions.flatten(actions.dim() - len(self._shape)) if self._shape else actions.unsqueeze(-1)
-        if self.parts.continuous:
-            return flat.float()
-        columns = zip(flat.unbind(-1), self.parts.choices, strict=True)
-        return torch.cat([nn.functional.one_hot(column, n).float() for column, n in columns], -1)
+        chosen = zip(flat[..., numbers:].long().unbind(-1), self.parts.choices, strict=True)
+        one_hots = [nn.functional.one_hot(column, n).float() for column, n in chosen]
+        return torch.cat([flat[..., :numbers].float(), *one_hots], -1)
 
     def decode(self, vectors: Array) -> Array:
         """Vectors `[N, width]` as actions `[N, *action]`."""
-        if self.parts.continuous:
-            return vectors.reshape(-1, *self._shape)
-        return np.stack([part.argmax(-1) for part in split(vectors, self.parts)], -1).reshape(-1, *self._shape)
+        chosen = [part.argmax(-1)[:, None] for part in split(vectors, self.parts)]
+        columns = np.concatenate([vectors[:, : self.parts.continuous], *chosen], 1)
+        return columns.astype(self._dtype).reshape(-1, *self._shape)
 
 
 class Searched:
@@ -145,7 +147,10 @@ def parts_of(space: spaces.Space[Any]) -> Parts:
                 "wrap the environment with gymnasium.wrappers.RescaleAction or ClipAction"
             )
         return Parts(int(np.prod(space.shape)))
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        boxes, choices = action_parts(space)
+        return Parts(sum(parts_of(box).continuous for box in boxes), tuple(int(choice.n) for choice in choices))
     raise ThespisError(
-        f"the cross-entropy method here searches Discrete, MultiDiscrete and float Box actions, not {space}; "
-        "wrap the environment"
+        f"actions of {space} cannot be searched; wrap the environment so that they are Discrete, MultiDiscrete, a Box "
+        "of floats, or a flat Tuple or Dict of Discrete and Boxes"
     )

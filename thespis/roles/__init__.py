@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from thespis.roles.learner import Learner
     from thespis.roles.parameter_server import ParameterServer
     from thespis.roles.policy import LocalPolicy, RemotePolicy
-    from thespis.roles.replay import Replay
+    from thespis.roles.replay import Replay, TrainBuffer
     from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.table import ReplayTable
     from thespis.roles.updater import BellmanUpdater
@@ -38,6 +38,7 @@ __all__ = [
     "Replay",
     "ReplayTable",
     "SharedParameters",
+    "TrainBuffer",
     "WeightStore",
 ]
 
@@ -57,6 +58,7 @@ _HOMES = {
     "Replay": "replay",
     "ReplayTable": "table",
     "SharedParameters": "shared_parameters",
+    "TrainBuffer": "replay",
     "WeightStore": "weights",
 }
 

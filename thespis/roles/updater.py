@@ -62,7 +62,6 @@ class BellmanUpdater:
             async with self._ctx.work("label", items=len(batch.rewards)):
                 labelled = self._labeller.label(batch, self.version.packed())
             batches += 1
-            self._ctx.count("label/batches")
             await self._hand(labelled)
 
     async def close(self) -> None:
