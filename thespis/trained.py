@@ -108,7 +108,7 @@ class TrainedPolicy:
         acted = self._stepper.act(self._inputs(obs, last_reward), self._state, greedy)
         self._state, self._first, self._last_action = acted.state, False, acted.actions
         action = self._to_env(acted.actions)[0]
-        return action.item() if isinstance(action, np.generic) or np.ndim(action) == 0 else action
+        return action.item() if isinstance(action, np.ndarray | np.generic) and not action.ndim else action
 
     def _inputs(self, obs: Any, last_reward: float) -> Inputs:
         tree: Tree = (

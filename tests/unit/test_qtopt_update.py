@@ -69,7 +69,7 @@ def test_scores_are_the_critic_s_values(activation: Any, hidden: tuple[int, ...]
 def test_one_action_is_searched_by_the_first_network_and_valued_by_both() -> None:
     """Of three choices, so that the search is exact; against a loop over rows and choices."""
     space = spaces.Discrete(3)
-    first, second, batch = made(1, space), made(2, space), transitions(40, space=space)
+    first, second, batch = made(2, space), made(3, space), transitions(40, space=space)
     batch.discounts[:5] = 0.0  # terminated; a time limit keeps its discount
     labelled = Labeller(first, second, "squared", np.random.default_rng(0)).label(batch, 5)
     chosen, lower = set(), 0

@@ -62,7 +62,7 @@ def mermaid(program: Program) -> str:
             lines.append("  end")
     for caller, _, service, method, kind in program.arrows():
         # A caller that asks gets the data, so the arrow points to it.
-        ends = (service, caller) if method in ("sample", "pull", "next") else (caller, service)
+        ends = (service, caller) if method in ("sample", "pull", "next", "lagged", "after") else (caller, service)
         lines.append(f'  {ends[0]} -->|"{method} ({kind})"| {ends[1]}')
     return "\n".join(lines)
 

@@ -143,7 +143,8 @@ def _assemble(space: Tuple | Dict) -> Callable[[Array], Any]:
     def assemble(vectors: Array) -> list[Any]:
         pieces = np.split(vectors[:, :numbers], ends[:-1], 1) if boxes else []
         drawn = [
-            stretch(piece.reshape(-1, *box.shape)) for stretch, piece, box in zip(stretches, pieces, boxes, strict=True)
+            [np.asarray(row) for row in stretch(piece.reshape(-1, *box.shape))]
+            for stretch, piece, box in zip(stretches, pieces, boxes, strict=True)
         ]
         chosen = [vectors[:, numbers + i].astype(np.int64) + choice.start for i, choice in enumerate(choices)]
         of_box, of_choice = iter(drawn), iter(chosen)
