@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
     from thespis.roles.controller import Controller
+    from thespis.roles.averaging_server import AveragingServer
     from thespis.roles.coordinator import Coordinator
     from thespis.roles.demonstrations import Demonstrations
     from thespis.roles.evaluator import Evaluator
@@ -16,15 +17,18 @@ if TYPE_CHECKING:
     from thespis.roles.learner import Learner
     from thespis.roles.parameter_server import ParameterServer
     from thespis.roles.policy import LocalPolicy, RemotePolicy
-    from thespis.roles.replay import Replay
+    from thespis.roles.replay import Replay, TrainBuffer
     from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.table import ReplayTable
     from thespis.roles.trainer import Trainer
+    from thespis.roles.updater import BellmanUpdater
     from thespis.roles.weights import WeightStore
 
 __all__ = [
     "Actor",
     "Controller",
+    "AveragingServer",
+    "BellmanUpdater",
     "Coordinator",
     "Demonstrations",
     "Evaluator",
@@ -38,12 +42,15 @@ __all__ = [
     "ReplayTable",
     "SharedParameters",
     "Trainer",
+    "TrainBuffer",
     "WeightStore",
 ]
 
 _HOMES = {
     "Actor": "actor",
     "Controller": "controller",
+    "AveragingServer": "averaging_server",
+    "BellmanUpdater": "updater",
     "Coordinator": "coordinator",
     "Demonstrations": "demonstrations",
     "Evaluator": "evaluator",
@@ -57,6 +64,7 @@ _HOMES = {
     "ReplayTable": "table",
     "SharedParameters": "shared_parameters",
     "Trainer": "trainer",
+    "TrainBuffer": "replay",
     "WeightStore": "weights",
 }
 
