@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
-    from thespis.roles.controller import Controller
     from thespis.roles.averaging_server import AveragingServer
+    from thespis.roles.controller import Controller
     from thespis.roles.coordinator import Coordinator
     from thespis.roles.demonstrations import Demonstrations
     from thespis.roles.evaluator import Evaluator
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Actor",
-    "Controller",
     "AveragingServer",
     "BellmanUpdater",
+    "Controller",
     "Coordinator",
     "Demonstrations",
     "Evaluator",
@@ -41,8 +41,8 @@ __all__ = [
     "Replay",
     "ReplayTable",
     "SharedParameters",
-    "Trainer",
     "TrainBuffer",
+    "Trainer",
     "WeightStore",
 ]
 
