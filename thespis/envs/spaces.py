@@ -92,7 +92,7 @@ def action_row(space: AnySpace) -> Array:
     return np.zeros(space.shape or (), np.float32 if isinstance(space, Box) else np.int64)
 
 
-def action_parts(space: Tuple | Dict) -> tuple[list[Box], list[Discrete[Any]]]:
+def action_parts(space: Tuple[Any] | Dict) -> tuple[list[Box], list[Discrete[Any]]]:
     """The Boxes and the choices of an action of several parts; refuses what is neither."""
     parts = list(space.spaces.values() if isinstance(space, Dict) else space.spaces)
     boxes = [part for part in parts if isinstance(part, Box) and np.issubdtype(part.dtype, np.floating)]
@@ -133,7 +133,7 @@ def env_actions(space: AnySpace) -> Callable[[Array], Array]:
     raise _unsupported(space)
 
 
-def _assemble(space: Tuple | Dict) -> Callable[[Array], Any]:
+def _assemble(space: Tuple[Any] | Dict) -> Callable[[Array], Any]:
     """How to turn vectors `[B, n]`, as `action_row` says, into B actions of `space`."""
     boxes, choices = action_parts(space)
     stretches = [env_actions(box) for box in boxes]
