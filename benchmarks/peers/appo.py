@@ -75,7 +75,7 @@ def main() -> None:
         parser, partial = parse_sf_args(words)
         if atari:
             atari_override_defaults(partial.env, parser)
-        cfg, runner = make_runner(parse_full_cfg(parser, words))
+        _, runner = make_runner(parse_full_cfg(parser, words))
         runner.register_observer(Report(Lines(args.until, args.seconds)))
         runner.init()
         runner.run()

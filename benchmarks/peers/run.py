@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import ROOT, keep, load, machine, replace_part
