@@ -96,7 +96,15 @@ _APPO = {
     "reward_scale": 0.1,
     "learning_rate": 1e-3,
 }
-_IMPALA = {"grad_clip": 40.0, "grad_clip_by": "global_norm", "vf_loss_coeff": 0.05, "entropy_coeff": 0.0, "lr": 5e-4}
+_IMPALA = {
+    "lr": 5e-4,
+    "grad_clip": 40.0,
+    "grad_clip_by": "global_norm",
+    "vf_loss_coeff": 0.05,
+    "entropy_coeff": 0.0,
+    # With the default of 0 the driver asks for batches all the time, and takes a core from those that make them.
+    "timeout_s_sampler_manager": 0.05,
+}
 
 ENTRIES = (
     Entry("impala", "Thespis IMPALA", "thespis", "ours", "impala", said="defaults"),

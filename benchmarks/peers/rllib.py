@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from typing import Any
 
 import ale_py
 import gymnasium as gym
 import ray
-from lines import Lines, arguments
+from lines import EPISODES, Lines, arguments
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
@@ -48,18 +49,21 @@ def configure(env: str, seed: int, settings: dict[str, Any]) -> IMPALAConfig:
 def main() -> None:
     args, settings = arguments()
     warnings.simplefilter("ignore")
-    # More cores than there are: a runner waits for the learner half of the time.
+    # Ray counts what it may start, not what there is: a learner, a runner and a server of weights on two cores.
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     algorithm = configure(args.env, args.seed, settings).build_algo()
     lines = Lines(args.until, args.seconds)
-    lines.start()
-    steps, enough = 0, False
+    steps, enough, returns = 0, False, []
     while not enough:
-        sampled = algorithm.train()["env_runners"]
-        steps = int(sampled.get("num_env_steps_sampled_lifetime", steps))
-        mean = sampled.get("episode_return_mean")
-        finished = sampled.get("num_episodes_lifetime", 0) >= 100
-        enough = lines.report(steps, [float(mean)] * 100 if finished and mean is not None else [])
+        result = algorithm.train()
+        if not steps:
+            lines.start()  # its processes were starting until now; the clock starts a little late, with the first batch
+        steps = int(result["num_env_steps_sampled_lifetime"])
+        sampled = result["env_runners"]
+        # Missing or not a number where no episode ended in this iteration: the mean is then what it was.
+        if sampled.get("num_episodes_lifetime", 0) >= EPISODES and not math.isnan(sampled["episode_return_mean"]):
+            returns = [float(sampled["episode_return_mean"])] * EPISODES
+        enough = lines.report(steps, returns)
     algorithm.stop()
     ray.shutdown()
 
