@@ -6,7 +6,7 @@ ARGS ?= $(if $(filter CartPole-v1,$(ENV)),--stop-at-return 475)
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test lint type format bench clean
+.PHONY: train test lint type format bench bench-peers bench-scale clean
 
 train: .venv/ready
 	$(BIN)/thespis train $(ARCH) --env $(ENV) $(ARGS)
@@ -28,8 +28,14 @@ format: .venv/ready-dev
 bench: .venv/ready-dev
 	$(BIN)/python benchmarks/roofline.py
 
+bench-peers: .venv/ready-dev
+	$(BIN)/python -m benchmarks.peers.run $(if $(QUICK),--quick)
+
+bench-scale: .venv/ready-dev
+	$(BIN)/python -m benchmarks.scale
+
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

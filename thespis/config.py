@@ -84,6 +84,48 @@ class DPGNetworkConfig(NetworkConfig):
 
 
 @dataclass(frozen=True)
+class EvolvedNetworkConfig(NetworkConfig):
+    """The policy that evolution strategies perturb."""
+
+    normalize_observations: bool = False
+    """Normalise vector observations by the statistics of all generations before, the same for everybody."""
+    virtual_batch_norm: bool = True
+    """Normalise images after every convolution by what a fixed batch of random play gives in the perturbed network."""
+
+
+@dataclass(frozen=True)
+class CEMConfig:
+    """The search for the best action by the cross-entropy method."""
+
+    samples: int = 64
+    """Actions scored in each iteration (QT-Opt paper: 64); choices alone, if no more than these, are all scored."""
+    iterations: int = 2
+    """Times that samples are drawn, scored, and the distribution fitted to the best (paper: 2)."""
+    elites: int = 6
+    """How many of the best it is fitted to (paper: 6)."""
+    floor: float = 0.01
+    """Least deviation that is fitted; actions reach from -1 to 1."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.elites <= self.samples or self.iterations < 1 or not self.floor > 0.0:
+            raise ThespisError(
+                "the search needs at least 1 iteration, 1 elite, as many samples as elites, and a floor above 0; "
+                "change --network.cem.*"
+            )
+
+
+@dataclass(frozen=True)
+class ScoredNetworkConfig(NetworkConfig):
+    """The network of Q(x, a), and how the best action is found with it."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Layer sizes of the mlp; the first reads the observation, the others its features and the action."""
+    activation: Literal["tanh", "relu"] = "relu"
+    """Activation of the mlp."""
+    cem: CEMConfig = field(default_factory=CEMConfig)
+
+
+@dataclass(frozen=True)
 class ReplayConfig:
     """How steps are kept and how often each is learned from."""
 
@@ -103,6 +145,39 @@ class ReplayConfig:
     """A new transition's priority is the TD error its actor saw; else it is the highest so far."""
     importance_exponent: float = 0.4
     """How much of the bias of uneven sampling is undone by importance weights."""
+    sampler: Literal["random", "fifo"] = "random"
+    """random (evenly, or by priority if there is an exponent), or fifo (the oldest first)."""
+    max_times_sampled: int = 0
+    """Draws after which a transition is removed; 0 keeps it until it is overwritten."""
+    shards: int = 1
+    """Replays that share all this, each in its own process: an actor inserts into one, batches come from all."""
+
+    def __post_init__(self) -> None:
+        if self.shards < 1 or not 0 <= self.max_times_sampled <= 65_535:
+            raise ThespisError("--replay.shards is at least 1, and --replay.max-times-sampled from 0 to 65535")
+        if self.sampler == "fifo" and (not self.max_times_sampled or self.priority_exponent):
+            raise ThespisError(
+                "fifo would draw the oldest for ever and knows no priorities; give --replay.max-times-sampled, and "
+                "leave --replay.priority-exponent 0"
+            )
+        if 0 < self.max_times_sampled < self.samples_per_insert:
+            raise ThespisError(
+                f"{self.samples_per_insert:g} samples per insert cannot be had of transitions that are removed after "
+                f"{self.max_times_sampled}; lower --replay.samples-per-insert or raise --replay.max-times-sampled"
+            )
+
+    @property
+    def shard(self) -> ReplayConfig:
+        """What one of the shards is told."""
+        number = self.shards
+        return dataclasses.replace(
+            self,
+            capacity=self.capacity // number,
+            bytes=self.bytes // number,
+            warm_up=-(-self.warm_up // number),
+            error=self.error / number,
+            shards=1,
+        )
 
 
 @dataclass(frozen=True)
@@ -137,6 +212,8 @@ class Experiment:
     """Everything random in the run follows from it."""
     total_steps: int = 1_000_000
     """Stop after this many environment steps of all actors together (frame-skip not multiplied)."""
+    total_seconds: float | None = None
+    """Stop this many seconds after the first environment step; in the simulation they are virtual."""
     stop_at_return: float | None = None
     """Stop when the mean of the last 100 training episodes reaches this."""
     actors: int = field(default_factory=lambda: min(max(1, (os.cpu_count() or 2) - 1), 8))
@@ -178,6 +255,8 @@ class Experiment:
         for name in ("report_every", "checkpoint_every", "env_timeout", "stall_timeout", "placement_timeout"):
             if not getattr(self, name) > 0:
                 raise ThespisError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give more than 0 seconds")
+        if self.total_seconds is not None and not self.total_seconds > 0:
+            raise ThespisError(f"--total-seconds is {self.total_seconds}; give more than 0 seconds")
         if self.eval_every < 0 or self.eval_episodes < 0:
             raise ThespisError("--eval-every and --eval-episodes cannot be negative")
         if self.on != "simulation" and (self.faults or self.cost_model):

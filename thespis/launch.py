@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import importlib.util
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thespis.config import Experiment, dump_yaml, from_dict, load_file, load_yaml, resolve, to_dict
 from thespis.errors import ThespisError
+
+if TYPE_CHECKING:
+    from thespis.runtime.session import Session
+    from thespis.trained import Trained
 
 
 def architectures() -> list[str]:
@@ -25,7 +30,10 @@ def architectures() -> list[str]:
 def architecture(name: str) -> ModuleType:
     """The module of an architecture, by its name or its file: a `Config`, a `program`, and perhaps `PRESETS`.
 
-    It may also `refuse(cfg, spaces)` an environment that it cannot learn, before anything starts.
+    It may also `refuse(cfg, spaces)` what it cannot learn, before anything starts, and `conclude(cfg, path)` with
+    what is to be made of a run that has ended, and said of it. One that several algorithms can learn in has
+    `ALGORITHMS`, the `Config` and `PRESETS` of each by the name `--algorithm` takes. One that takes
+    actions of several parts says `MIXED_ACTIONS = True`.
     """
     if name.endswith(".py"):
         return _own(name)
@@ -46,14 +54,24 @@ def _own(file: str) -> ModuleType:
 
 def defaults(name: str, env: str | None, data: Mapping[str, Any]) -> Experiment:
     """The defaults of an architecture for an environment, overridden by `data`: class < preset < data."""
-    module = architecture(name)
+    config, presets = _algorithm(architecture(name), data.get("algorithm"))
     env = env or data.get("env")
-    cfg: Experiment = module.Config()
-    for pattern, preset in getattr(module, "PRESETS", {}).items():
+    cfg = config()
+    for pattern, preset in presets.items():
         if isinstance(env, str) and fnmatch.fnmatch(env, pattern):
-            cfg = from_dict(module.Config, preset, cfg)
-    cfg = from_dict(module.Config, {**data, **({"env": env} if env else {})}, cfg)
-    return cfg
+            cfg = from_dict(config, preset, cfg)
+    return from_dict(config, {**data, **({"env": env} if env else {})}, cfg)
+
+
+def _algorithm(module: ModuleType, name: str | None) -> tuple[type[Experiment], Mapping[str, Any]]:
+    """The config and the presets of an architecture, with the algorithm of that name if it has several."""
+    known = getattr(module, "ALGORITHMS", {})
+    if name is None or not known:
+        return module.Config, getattr(module, "PRESETS", {})
+    if name not in known:
+        raise ThespisError(f"--algorithm is {name!r}; choose {', '.join(known)}")
+    config, presets = known[name]
+    return config, presets
 
 
 def load_config(path: Path) -> tuple[str, dict[str, Any]]:
@@ -65,10 +83,10 @@ def load_config(path: Path) -> tuple[str, dict[str, Any]]:
     return name, data
 
 
-def launch(name: str, cfg: Experiment, *, resume: Path | None = None, quiet: bool = False) -> Any:
-    """Perform the run and return it as a `Trained`. User errors are raised before anything is left behind."""
+def check(name: str, cfg: Experiment) -> tuple[Any, Any, Any]:
+    """The program, the cost model and the faults, after all that can be refused before a run starts was not."""
     from thespis.envs.make import describe
-    from thespis.runs.directory import RunDirectory
+    from thespis.envs.spaces import one_part
     from thespis.runtime.faults import parse_faults
 
     module = architecture(name)
@@ -78,25 +96,53 @@ def launch(name: str, cfg: Experiment, *, resume: Path | None = None, quiet: boo
     if cfg.on == "ray" and importlib.util.find_spec("ray") is None:
         raise ThespisError("Ray is not installed; install it with: pip install 'thespis[ray]'")
     spaces = describe(resolve(cfg.env))
+    if not getattr(module, "MIXED_ACTIONS", False):
+        one_part(spaces.action_space)
     if hasattr(module, "refuse"):
         module.refuse(cfg, spaces)
-    costs = _costs(cfg)
-    if resume is None:
-        run = RunDirectory.create(program.name, _label(cfg), cfg.seed, cfg.run_dir)
-        _write_config(run.config, name, cfg)
-    else:
-        run = RunDirectory.open(resume)
-    return _perform(cfg, program, run, costs, faults, resume is not None, quiet)
+    return program, _costs(cfg), faults
 
 
-def _perform(cfg: Experiment, program: Any, run: Any, costs: Any, faults: Any, resuming: bool, quiet: bool) -> Any:
-    from thespis.runs.progress import final_lines
+def launch(
+    name: str,
+    cfg: Experiment,
+    *,
+    resume: Path | None = None,
+    quiet: bool = False,
+    until: int | None = None,
+    began: Callable[[Session], None] | None = None,
+) -> Trained:
+    """Perform the run and return it as a `Trained`. User errors are raised before anything is left behind.
+
+    `until`: environment steps to stop at, for a run that will be resumed. `began` is given what watches the run.
+    """
+    from thespis.runs.directory import RunDirectory
     from thespis.runs.screen import Screen
     from thespis.runtime.session import Session
+
+    program, costs, faults = check(name, cfg)
+    if resume is None:
+        run = RunDirectory.create(program.name, _label(cfg), cfg.seed, cfg.run_dir)
+        write_config(run.config, name, cfg)
+    else:
+        run = RunDirectory.open(resume)
+    # Built again, now that it is known where the run lives: a role may keep files of its own there.
+    module = architecture(name)
+    program = module.program(dataclasses.replace(cfg, run_dir=run.path.resolve()))
+    session = Session(cfg, program, run, Screen(quiet), until)
+    if began is not None:
+        began(session)
+    trained = _perform(session, costs, faults, resume is not None)
+    for line in getattr(module, "conclude", _nothing)(cfg, run.path):
+        session.screen.say(line)
+    return trained
+
+
+def _perform(session: Session, costs: Any, faults: Any, resuming: bool) -> Trained:
+    from thespis.runs.progress import final_lines
     from thespis.trained import RunFailed, Trained
 
-    screen = Screen(quiet)
-    session = Session(cfg, program, run, screen)
+    cfg, program, run, screen = session.cfg, session.program, session.run, session.screen
     try:
         for note in program.notes:
             session.log(note)
@@ -127,6 +173,10 @@ def _perform(cfg: Experiment, program: Any, run: Any, costs: Any, faults: Any, r
     return trained
 
 
+def _nothing(cfg: Experiment, path: Path) -> list[str]:
+    return []
+
+
 def _costs(cfg: Experiment) -> Any:
     from thespis.runtime.costs import CostModel
 
@@ -138,7 +188,8 @@ def _label(cfg: Experiment) -> str:
     return cfg.env_name.rpartition("::")[2]
 
 
-def _write_config(path: Path, name: str, cfg: Experiment) -> None:
+def write_config(path: Path, name: str, cfg: Experiment) -> None:
+    """All settings of a run, for `load_config`."""
     from thespis.runs.commit import commit_file
 
     where = str(Path(name).resolve()) if name.endswith(".py") else name

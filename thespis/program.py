@@ -55,6 +55,7 @@ class RoleSpec:
     gpus: float
     near: str | None
     actor: bool
+    thread: bool
 
     @property
     def key(self) -> tuple[str, int]:
@@ -65,7 +66,11 @@ class RoleSpec:
 
     @property
     def edges(self) -> list[Edge]:
-        return [part for part in (*self.args, *self.settings.values()) if isinstance(part, Edge)]
+        """All arrows among its arguments; one of these may also be a tuple of arrows, as to the shards of a service."""
+        parts = (*self.args, *self.settings.values())
+        return [
+            edge for part in parts for edge in (part if isinstance(part, tuple) else (part,)) if isinstance(edge, Edge)
+        ]
 
     @property
     def kind(self) -> type | None:
@@ -102,6 +107,7 @@ class Program:
         gpus: float = 0.0,
         near: str | None = None,
         actor: bool = False,
+        thread: bool = False,
         **settings: Any,
     ) -> Handle:
         """Add a role. Adding the same name again makes the next index of it.
@@ -111,10 +117,11 @@ class Program:
         `cpus`, `gpus`: what a cluster keeps free for it; by default one CPU for a role that runs, none for a service.
         `near`: roles of one such name are put on the same node of a cluster; the others are spread.
         `actor`: it is one of those that `--actors` counts, so `--actors-per-node` does too.
+        `thread`: its long work is done in a thread, so that the other roles of its process can go on.
         """
         index = sum(spec.role == role for spec in self.roles)
         home = process or f"{role}-{index}"
-        spec = RoleSpec(role, index, builder, args, settings, restarts, home, 0.0, gpus, near, actor)
+        spec = RoleSpec(role, index, builder, args, settings, restarts, home, 0.0, gpus, near, actor, thread)
         needs = float(hasattr(spec.kind, "run")) if cpus is None else cpus
         self.roles.append(replace(spec, cpus=needs))
         return Handle(role, index)

@@ -119,3 +119,45 @@ class _Signs(gym.Env[Any, Any]):
 
 def signs() -> gym.Env[Any, Any]:
     return _Signs()
+
+
+class _Lifetime(gym.Env[Any, Any]):
+    """Observations say which process made them and which step they are, counted over all episodes."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self) -> None:
+        self._clock = 0
+
+    def _look(self) -> Any:
+        self._clock += 1
+        return np.array([os.getpid() % 4096, self._clock], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self._look(), {}
+
+    def step(self, action: Any) -> Any:
+        return self._look(), 1.0, self._clock % 7 == 0, False, {}
+
+
+def lifetime() -> gym.Env[Any, Any]:
+    return _Lifetime()
+
+
+def watchful(observation_space: Any, action_space: Any) -> Any:
+    """A network that fails on an unroll of two processes, or with a step missing."""
+    import torch
+
+    from thespis.config import NetworkConfig
+    from thespis.networks.policies import ActorCritic
+
+    class Watching(ActorCritic):
+        def forward(self, inputs: Any, state: Any) -> Any:
+            if len(inputs.first) > 1:
+                change = torch.diff(inputs.obs, dim=0)
+                if change[..., 0].any() or (change[..., 1] != 1).any():
+                    raise RuntimeError("an unroll is glued together")
+            return super().forward(inputs, state)
+
+    return Watching(observation_space, action_space, NetworkConfig(hidden=(8,)))

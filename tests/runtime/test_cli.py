@@ -39,6 +39,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         (["train", "--help"], ["torch", "numpy"]),
         (["train", "impala", "--help"], ["torch", "gymnasium"]),
         (["list"], ["torch", "gymnasium"]),
+        (["compare", "--help"], ["torch", "numpy", "gymnasium", "matplotlib"]),
+        (["plot", "--help"], ["torch", "numpy", "gymnasium", "matplotlib"]),
         (["show", "impala"], ["torch"]),
     ],
 )
@@ -55,7 +57,7 @@ def test_help_does_not_wait_for_imports(words: list[str], absent: list[str]) -> 
 
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
-    "command": (["trian"], "there is no command 'trian'; there is train, resume, eval, list, show"),
+    "command": (["trian"], "there is no command 'trian'; there is train, resume, eval, record, compare, plot, "),
     "architecture": (["train", "impalla"], "unknown architecture 'impalla'; there is a2c, "),
     "no architecture": (["train", "--env", "CartPole-v1"], "name the architecture first"),
     "environment": (["train", "impala", "--env", "CartPoel-v1"], "unknown environment 'CartPoel-v1'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable
 from typing import Any, ClassVar
 
@@ -146,6 +147,44 @@ def test_settled_answers_are_forgotten() -> None:
         assert list(answers) == [99]
 
     play(scene)
+
+
+def test_what_a_checkpoint_holds_is_not_done_again() -> None:
+    """A service that goes on from its checkpoint answers what it had done by then, and does what it had not."""
+
+    async def scene(counter: Counter, endpoint: Endpoint) -> None:
+        await endpoint.answer(call("add", 5, sequence=3))
+        waiting = endpoint.begin(call("wait", sequence=4))
+        await asyncio.sleep(0)
+        saved = json.loads(json.dumps(endpoint.state()))
+        waiting.cancel()
+        again = Counter()
+        again.total = counter.total
+        revived = Endpoint(again)
+        revived.restore(saved)
+        assert await revived.answer(call("add", 5, sequence=3)) == 5
+        assert again.total == 5
+        again.gate.set()
+        assert await revived.answer(call("wait", sequence=4)) == "opened"
+        assert await revived.answer(call("add", 1, sequence=3, life=2)) == 7, "another life counts for itself"
+        assert await revived.answer(call("add", 1, sequence=3, index=1)) == 8
+
+    play(scene)
+
+
+def test_what_was_handed_out_is_handed_out_again() -> None:
+    class Tap:
+        EDGES: ClassVar = {"draw": "experience"}
+
+        async def draw(self) -> list[int]:
+            return [1]
+
+    async def scene() -> None:
+        endpoint = Endpoint(Tap())
+        await endpoint.answer(call("draw"))
+        assert endpoint.state() == [["actor", 0, 1, {}]]
+
+    asyncio.run(scene())
 
 
 def test_only_edges_can_be_called() -> None:

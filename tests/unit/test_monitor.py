@@ -57,6 +57,7 @@ def test_a_row_covers_the_time_since_the_previous_one() -> None:
     assert monitor.row(104.0) == {
         "rollout/ep_rew_mean": 6.0,
         "rollout/ep_len_mean": 10.0,
+        "time/episodes": 2,
         "time/fps": 20.0,
         "lag/mean": 3.0,
         "lag/max": 6.0,
@@ -135,9 +136,9 @@ def test_the_newest_evaluation_counts() -> None:
 
 
 KEYS = """
-    architecture env seed on exit_reason env_steps updates episodes wall_seconds startup_seconds steps_per_second
-    return_mean_100 eval_return_mean eval_episodes seconds_to_threshold lag samples_per_insert edges restarts dropped
-    nodes weights_sha256
+    architecture env seed on exit_reason env_steps updates episodes wall_seconds startup_seconds first_step_seconds
+    steps_per_second updates_per_second return_mean_100 eval_return_mean eval_episodes seconds_to_threshold lag
+    lag_counts samples_per_insert roles edges restarts dropped nodes weights_sha256
 """
 
 
@@ -167,6 +168,25 @@ def test_the_summary_adds_up() -> None:
     assert summary["edges"]["actor.queue.insert"] == {"calls": 4, "bytes": 2000}
     assert summary["restarts"] == 2 and summary["dropped"] == {"partial_unroll": 2}
     assert summary["samples_per_insert"] == 1.5 and summary["startup_seconds"] == 0.75
+
+
+def test_roles_are_added_up_from_the_first_update_on() -> None:
+    monitor = Monitor()
+    monitor.add(actor(0, 9.0, 1, 9.0), 1.0)
+    monitor.add(learner(1), 2.0)
+    monitor.add(actor(0, 1.0, 1, 0.25), 3.0)
+    monitor.add(actor(1, 3.0, 1, 0.75), 3.0)
+    roles = monitor.summary(WHO, "x", 4.0, None, None)["roles"]
+    assert roles == {
+        "actor": {"count": 2, "busy": {"env_step": 0.5}, "wait_share": 0.25, "waits": {"actor.queue.insert": 0.25}}
+    }
+
+
+def test_the_lags_of_a_run_come_in_order() -> None:
+    monitor = Monitor()
+    monitor.add(Report("learner", 0, lags={12: 3, 2: 1}), 1.0)
+    monitor.add(Report("learner", 0, lags={2: 4}), 2.0)
+    assert list(monitor.lag_counts.items()) == [("2", 5), ("12", 3)]
 
 
 def busy_monitor() -> Monitor:

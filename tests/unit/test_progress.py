@@ -49,6 +49,14 @@ def a_view(**changes: object) -> View:
     return View(**{**values, **changes})  # type: ignore[arg-type]
 
 
+def test_the_time_left_is_what_ends_first() -> None:
+    assert a_view(total_steps=100_000, env_steps=90_000, metrics={"time/fps": 1000.0}).seconds_left == 10.0
+    assert (
+        a_view(total_steps=100_000, env_steps=90_000, metrics={"time/fps": 1000.0}, time_left=4.0).seconds_left == 4.0
+    )
+    assert a_view(total_steps=None, time_left=4.0).seconds_left == 4.0
+
+
 def drawn(view: View, columns: int) -> list[str]:
     console = Console(width=columns, file=io.StringIO(), record=True)
     console.print(render(view, columns))

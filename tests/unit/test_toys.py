@@ -60,6 +60,43 @@ def test_recall_asks_again_and_again_for_what_it_showed_once() -> None:
     assert abs(blind / questions) < 0.2
 
 
+def test_reversal_turns_the_answer_and_says_so() -> None:
+    env = gym.make("thespis/Reversal-v0", asks=1.0)
+    for seed in range(4):
+        cue = int(env.reset(seed=seed)[0][1])
+        obs = env.step(0)[0]
+        for time in range(1, 40):
+            assert obs.tolist() == [0, 0, 1, float(time < 20)]
+            obs, reward, over, *_ = env.step(cue if time < 20 else 1 - cue)
+            assert reward == 1.0 and over == (time == 39)
+
+
+def test_the_lock_opens_to_its_code_alone() -> None:
+    env = gym.make("thespis/Lock-v0")
+    code = toys.Lock().code
+    assert len(code) == 10 and set(code) == {0, 1, 2, 3}
+
+    def dial(digits: list[int], seed: int) -> tuple[list[float], list[Any]]:
+        rewards, seen = [], [env.reset(seed=seed)[0].tolist()]
+        for digit in digits:
+            obs, reward, over, truncated, _ = env.step(digit)
+            rewards.append(float(reward))
+            seen.append(obs.tolist())
+        assert over and not truncated
+        return rewards, seen
+
+    for seed in range(3):
+        act = toys.open_lock()
+        assert dial([act(np.zeros(5)) for _ in range(10)], seed)[0] == [0.0] * 9 + [1.0]
+    for wrong in range(10):
+        digits = code.copy()
+        digits[wrong] = (digits[wrong] + 1) % 4
+        rewards, seen = dial(digits, 0)
+        assert not any(rewards)
+        # It shows what was dialled last, not how many were: the same digit looks the same wherever it stands.
+        assert seen == [[0, 0, 0, 0, 1], *([float(digit == i) for i in range(4)] + [1] for digit in digits)]
+
+
 @pytest.mark.parametrize("truncate", [False, True])
 def test_chain_pays_its_step_number(truncate: bool) -> None:
     env = gym.make("thespis/Chain-v0", length=4, truncate=truncate)

@@ -14,7 +14,7 @@ from thespis.errors import NonFiniteLoss
 from thespis.experience.sequences import mixed
 from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
 from thespis.networks.policies import PolicyNetwork
-from thespis.types import Sequences, map_tree
+from thespis.types import Sequences, State, map_tree
 
 
 class R2D2Settings(DQNSettings, Protocol):
@@ -42,6 +42,10 @@ class R2D2Update(ValueUpdate):
 
     def __init__(self, network: PolicyNetwork, cfg: R2D2Settings) -> None:
         super().__init__(network, cfg)
+
+    def initial_state(self, number: int) -> State:
+        """What sequences start from of which no state is known."""
+        return tuple(part.numpy() for part in self.network.initial_state(number))
 
     def gradients(self, batch: Sequences, want_metrics: bool = False) -> tuple[list[Tensor], dict[str, float]]:
         """Gradients in the order of `parameters`, and metrics by name (empty unless wanted)."""

@@ -53,6 +53,10 @@ class Config(Exploring, ValueExperiment):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least_one(self, "shards", "outlier_memory")
+        if self.replay.shards != 1:
+            raise ThespisError(
+                "here every bundle has a replay of its own, or all share one: --replay.shards must stay 1"
+            )
         if self.learners is not None and self.replay_mode == "bundled" and self.learners != self.actors:
             raise ThespisError("every bundle has one actor and one learner; leave off --learners, or share one replay")
         if self.learners is not None:
@@ -98,7 +102,7 @@ def build_actor(ctx: Context, cfg: Config, insert: Any, *pulls: Any) -> roles.Ac
     return exploring_actor(ctx, cfg, epsilon, insert, pulling_policy(ctx, cfg, pulls))
 
 
-def build_learner(ctx: Context, cfg: Config, sample: Any, prioritise: Any, *edges: Any) -> roles.Learner:
+def build_learner(ctx: Context, cfg: Config, samples: Any, prioritise: Any, *edges: Any) -> roles.Learner:
     """`edges`: join and push of each server in turn."""
     from thespis.algorithms.dqn import DQNUpdate
     from thespis.algorithms.outliers import OutlierFilter
@@ -112,7 +116,7 @@ def build_learner(ctx: Context, cfg: Config, sample: Any, prioritise: Any, *edge
     update: Update = DQNUpdate(made, cfg, lambda: exchange.version.update // cfg.shards)
     if cfg.outlier_deviations is not None:
         update = OutlierFilter(update, cfg.outlier_deviations, cfg.outlier_memory)
-    source = Draws(ctx, sample, cfg.batch, cfg.batches_per_draw, prioritise, cfg.sharers)
+    source = Draws(ctx, samples, cfg.batch, cfg.batches_per_draw, prioritise, cfg.sharers)
     return roles.Learner(ctx, source, update, exchange, None, cfg.total_steps)
 
 
@@ -122,10 +126,10 @@ def add_replay(p: Program, cfg: Config, **place: Any) -> Handle:
 
 
 def add_learner(p: Program, cfg: Config, replay: Handle, servers: list[Handle], **place: Any) -> None:
-    sample = replay.edge("sample", items=cfg.sample_items)
-    prioritise = replay.edge("prioritise") if cfg.replay.priority_exponent else None
+    samples = (replay.edge("sample", items=cfg.sample_items),)
+    prioritise = (replay.edge("prioritise"),) if cfg.replay.priority_exponent else ()
     edges = [server.edge(method) for server in servers for method in ("join", "push")]
-    p.add("learner", build_learner, cfg, sample, prioritise, *edges, restarts=3, **place)
+    p.add("learner", build_learner, cfg, samples, prioritise, *edges, restarts=3, **place)
 
 
 def add_actor(p: Program, cfg: Config, replay: Handle, servers: list[Handle], **place: Any) -> None:

@@ -92,7 +92,7 @@ class Config(apex.Config):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "thespis/Recall-v0": {  # neither rewards nor actions may tell the agent what it should remember
+    "thespis/Re*-v0": {  # Recall and Reversal: neither rewards nor actions may tell the agent what it should remember
         "total_steps": 96_000,
         "actors": 1,
         "envs_per_actor": 16,
@@ -103,6 +103,19 @@ PRESETS: dict[str, dict[str, Any]] = {
         "replay": {"capacity": 8_000, "samples_per_insert": 6.0},  # young states: the network moves away from old ones
         "network": {"hidden": [32], "lstm": 32, "feedback": False},
         "optimizer": {"anneal": True},
+    },
+    "thespis/Reversal-v0": {"total_steps": 144_000},  # two rules take longer
+    "thespis/Lock-v0": {  # an unroll is an episode and the row of its reset, a batch is one update for each episode
+        "total_steps": 20_000,
+        "actors": 1,
+        "envs_per_actor": 4,
+        "unroll_length": 11,
+        "sequence_length": 11,
+        "burn_in": 0,
+        "target_period": 50,
+        "publish_every": 1,
+        "replay": {"capacity": 20_000, "warm_up": 32, "samples_per_insert": 32.0},
+        "optimizer": {"learning_rate": 2e-3},
     },
     "ALE/*": {  # table 2
         "total_steps": 50_000_000,
@@ -138,7 +151,7 @@ def build_replay(ctx: Context, cfg: Config, capacity: int, limiter: SamplesPerIn
     return sequence_table(ctx, cfg, capacity, limiter)
 
 
-def build_learner(ctx: Context, cfg: Config, sample: Any, prioritise: Any, publish: Any) -> roles.Learner:
+def build_learner(ctx: Context, cfg: Config, samples: Any, prioritise: Any, publish: Any) -> roles.Learner:
     from thespis.algorithms.r2d2 import R2D2Update
     from thespis.architectures.parts import learner_network
     from thespis.exchange.local import LocalExchange
@@ -146,7 +159,7 @@ def build_learner(ctx: Context, cfg: Config, sample: Any, prioritise: Any, publi
 
     update = R2D2Update(learner_network(ctx, cfg), cfg)
     exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
-    source = Draws(ctx, sample, cfg.batch, cfg.batches_per_draw, prioritise)
+    source = Draws(ctx, samples, cfg.batch, cfg.batches_per_draw, prioritise)
     return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
 
 

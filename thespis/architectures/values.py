@@ -5,7 +5,7 @@ actor xN --unroll--> replay --transitions--> learner --weights--> store --pull--
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from thespis import roles
@@ -13,7 +13,7 @@ from thespis.architectures.evaluating import Evaluated, add_evaluator
 from thespis.config import Experiment, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig
 from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
-from thespis.program import Program
+from thespis.program import Handle, Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from thespis.experience.tables import HasReplay
     from thespis.runtime.context import Context
     from thespis.types import Array
+
+SERVICES: dict[str, Any] = {"process": "services", "near": "learner", "restarts": 3}
+"""Where replays and weights live: in one process, on the learner's node."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def exploring_actor(
     insert: Any,
     policy: roles.LocalPolicy,
 ) -> roles.Actor:
-    """An actor whose share of random actions is `epsilon` of the transitions that its replay has from all actors."""
+    """An actor whose share of random actions is `epsilon` of the transitions that the replay has from all actors."""
     from thespis.architectures.parts import environments
     from thespis.experience.sources import Streamed
 
@@ -154,11 +157,12 @@ def exploring_actor(
         policy,
         inserts,
         cfg.unroll_length,
-        before_unroll=lambda: policy.explore(epsilon(inserts.inserted)),
+        # Shards are drawn from alike, so the others have as much.
+        before_unroll=lambda: policy.explore(epsilon(inserts.inserted * cfg.replay.shards)),
     )
 
 
-def build_learner(ctx: Context, cfg: OneLearner, sample: Any, prioritise: Any, publish: Any) -> roles.Learner:
+def build_learner(ctx: Context, cfg: OneLearner, samples: Any, prioritise: Any, publish: Any) -> roles.Learner:
     from thespis.algorithms.dqn import DQNUpdate
     from thespis.architectures.parts import learner_network
     from thespis.exchange.local import LocalExchange
@@ -166,13 +170,19 @@ def build_learner(ctx: Context, cfg: OneLearner, sample: Any, prioritise: Any, p
 
     update = DQNUpdate(learner_network(ctx, cfg), cfg)
     exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
-    source = Draws(ctx, sample, cfg.batch, cfg.batches_per_draw, prioritise)
+    source = Draws(ctx, samples, cfg.batch, cfg.batches_per_draw, prioritise)
     return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
 
 
 class Replaying(Evaluated, Protocol):
     """What `value_program` reads. `insert_items`: the most items that one unroll makes; `sample_items`: per call."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def actors(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
     @property
     def replay(self) -> ReplayConfig: ...
     @property
@@ -181,31 +191,52 @@ class Replaying(Evaluated, Protocol):
     def sample_items(self) -> int: ...
 
 
+def add_replay(p: Program, cfg: Replaying, build: Callable[..., roles.ReplayTable]) -> list[Handle]:
+    """The replay beside the weight store, or its shards, each in a process of its own."""
+    shards = cfg.replay.shards
+    if shards > cfg.actors:
+        raise ThespisError(f"{shards} replay shards for {cfg.actors} actors: some would stay empty; use fewer shards")
+    if cfg.batch % shards:
+        raise ThespisError(
+            f"every shard gives an equal part of a batch, but {cfg.batch} is not divisible by {shards}; "
+            "change --batch or --replay.shards"
+        )
+    # As if it were the replay of an experiment with its share of the actors.
+    one = replace(cfg, actors=-(-cfg.actors // shards), replay=cfg.replay.shard)
+    band = SamplesPerInsert.of(one.replay, cfg.insert_items, cfg.sample_items // shards)
+    settings: dict[str, Any] = {"capacity": one.replay.capacity, "limiter": band, "near": "learner", "restarts": 3}
+    home = "services" if shards == 1 else None
+    return [p.add("replay", build, one, process=home, **settings) for _ in range(shards)]
+
+
 def value_program(
     name: str,
     cfg: Replaying,
     build_actor: Callable[..., roles.Actor],
     build_replay: Callable[..., roles.ReplayTable] = build_replay,
     build_learner: Callable[..., roles.Learner] = build_learner,
+    extend: Callable[[Program], dict[str, Any]] = lambda p: {},
 ) -> Program:
-    """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`; perhaps more that is."""
+    """The figure above, with actors of one's own: `build_actor(ctx, cfg, insert, pull)`; perhaps more that is.
+
+    `extend`: adds roles that the figure does not have, and returns the learner's edges to them, by name.
+    """
     p = Program(name)
-    band = SamplesPerInsert.of(cfg.replay, cfg.insert_items, cfg.sample_items)
-    services: dict[str, Any] = {"process": "services", "near": "learner", "restarts": 3}
-    replay = p.add("replay", build_replay, cfg, capacity=cfg.replay.capacity, limiter=band, **services)
-    weights = p.add("weights", roles.WeightStore, **services)
+    shards = add_replay(p, cfg, build_replay)
+    weights = p.add("weights", roles.WeightStore, **SERVICES)
     p.add(
         "learner",
         build_learner,
         cfg,
-        replay.edge("sample", items=cfg.sample_items),
-        replay.edge("prioritise") if cfg.replay.priority_exponent else None,
+        tuple(shard.edge("sample", items=cfg.sample_items // len(shards)) for shard in shards),
+        tuple(shard.edge("prioritise") for shard in shards) if cfg.replay.priority_exponent else (),
         weights.edge("publish"),
         near="learner",
         restarts=3,
+        **extend(p),
     )
-    for _ in range(cfg.actors):
-        insert, pull = replay.edge("insert", items=cfg.insert_items), weights.edge("pull")
+    for index in range(cfg.actors):
+        insert, pull = shards[index % len(shards)].edge("insert", items=cfg.insert_items), weights.edge("pull")
         p.add("actor", build_actor, cfg, insert, pull, actor=True, restarts=3)
     add_evaluator(p, cfg, weights)
     return p

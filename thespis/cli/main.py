@@ -12,13 +12,16 @@ Distributed reinforcement learning: classic architectures, one short file each.
   train ARCH      train an agent, e.g. thespis train impala --env CartPole-v1
   resume RUN      continue a run from its newest valid checkpoint
   eval RUN        play episodes with a trained policy, --video FILE.gif|mp4 to watch
+  record RUN      write episodes of a trained policy as demonstrations, --out DIR
+  compare ARCH... train several on the same task and budget, and write a report
+  plot RUN...     the curves of runs in one picture
   list            the architectures there are
   show ARCH       an architecture's roles and edges, --format mermaid to draw it
 
 thespis COMMAND --help says more; thespis train ARCH --help lists every setting.
 """
 
-_COMMANDS = ("train", "resume", "eval", "list", "show")
+_COMMANDS = ("train", "resume", "eval", "record", "compare", "plot", "list", "show")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,13 +9,14 @@ from thespis.cli.parser import Parser
 from thespis.cli.train import finish
 from thespis.launch import defaults, load_config
 
-_CHANGEABLE = ("total_steps", "stop_at_return", "on", "actors", "ray_address")
+_CHANGEABLE = ("total_steps", "total_seconds", "stop_at_return", "on", "actors", "ray_address")
 
 
 def run(words: list[str]) -> int:
     parser = Parser("thespis resume", description="Continue a run from its newest valid checkpoint.")
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--total-steps", type=int, help="a new limit, counted from the very start")
+    parser.add_argument("--total-seconds", type=float, help="a new limit of time, counted from the very first step")
     parser.add_argument("--stop-at-return", type=float, help="a new return to stop at")
     parser.add_argument("--on", choices=("local", "simulation", "ray"), help="another runtime than the run had")
     parser.add_argument("--actors", type=int, help="another number of actors than the run had")

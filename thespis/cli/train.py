@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thespis.errors import ThespisError
-from thespis.launch import architecture, architectures, defaults, launch, load_config
+from thespis.launch import architectures, defaults, launch, load_config
 
 if TYPE_CHECKING:
     from thespis.config import Experiment
@@ -26,8 +27,7 @@ def run(words: list[str]) -> int:
     name, *flags = words
     if name.startswith("-"):
         raise ThespisError("name the architecture first: thespis train impala --env CartPole-v1")
-    module = architecture(name)
-    return finish(name, _settings(name, module.Config, flags))
+    return finish(name, _settings(name, flags))
 
 
 def finish(name: str, cfg: Experiment, resume: Path | None = None) -> int:
@@ -42,7 +42,7 @@ def finish(name: str, cfg: Experiment, resume: Path | None = None) -> int:
     return 130 if trained.summary["exit_reason"] == "interrupted" else 0
 
 
-def _settings(name: str, config: type[Any], flags: list[str]) -> Experiment:
+def _settings(name: str, flags: list[str]) -> Experiment:
     """Flags over --config FILE over the preset for the environment over the defaults."""
     import tyro
 
@@ -57,22 +57,39 @@ def _settings(name: str, config: type[Any], flags: list[str]) -> Experiment:
         # Where that run wrote is not a setting of this one.
         data.pop("run_dir", None)
     _, env = _take(flags, "--env")
-    default = defaults(name, env, data)
+    _, algorithm = _take(flags, "--algorithm")
+    default = defaults(name, env, data if algorithm is None else {**data, "algorithm": algorithm})
+    flags = _gathered(flags, type(default))
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
             cfg: Experiment = tyro.cli(
-                config,
-                args=flags,
+                type(default),
+                args=_gathered(flags, type(default)),
                 default=default,
                 prog=f"thespis train {name}",
-                description=f"{config.__doc__}\n\n{_ABOUT_FILES}",
+                description=f"{type(default).__doc__}\n\n{_ABOUT_FILES}",
             )
     except SystemExit as stop:
         if not stop.code:
             raise
         raise ThespisError(f"{_unboxed(complaint.getvalue())}; see thespis train {name} --help") from None
     return cfg
+
+
+def _gathered(flags: list[str], config: type[Any]) -> list[str]:
+    """Flags that take several words may be given several times; tyro would keep the last and say nothing."""
+    several = {f"--{part.name}" for part in dataclasses.fields(config) if part.type == "tuple[str, ...]"}
+    words: dict[str, list[str]] = {}
+    rest: list[str] = []
+    place: list[str] | None = None
+    for word in flags:
+        if word.startswith("--"):
+            place = words.setdefault(word, []) if word in several else None
+            if place is not None:
+                continue
+        (rest if place is None else place).append(word)
+    return rest + [word for flag, given in words.items() for word in (flag, *given)]
 
 
 def _unboxed(complaint: str) -> str:

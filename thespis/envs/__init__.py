@@ -4,5 +4,6 @@ from __future__ import annotations
 
 import gymnasium
 
-for _name in ("Memory", "Recall", "Chain", "Faulty", "Sleep"):
+for _name in ("Memory", "Recall", "Lock", "Chain", "Faulty", "Sleep"):
     gymnasium.register(id=f"thespis/{_name}-v0", entry_point=f"thespis.envs.toys:{_name}")
+gymnasium.register(id="thespis/Reversal-v0", entry_point="thespis.envs.toys:Recall", kwargs={"turn": 20})

@@ -1,12 +1,14 @@
 """Small environments with known answers, for examples and for testing the whole system.
 
-Registered as `thespis/Memory-v0`, `thespis/Recall-v0`, `thespis/Chain-v0`, `thespis/Faulty-v0`, `thespis/Sleep-v0`.
+Registered as `thespis/Memory-v0`, `thespis/Recall-v0`, `thespis/Reversal-v0`, `thespis/Lock-v0`, `thespis/Chain-v0`,
+`thespis/Faulty-v0`, `thespis/Sleep-v0`.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -55,14 +57,17 @@ class Recall(gym.Env[Array, np.int64]):
     `obs`: float32 `[4]`, the cue (one-hot at the first step, then 0), whether this step is a question, and 1. The
     answer is the number of the cue: reward +1 if it is right, -1 if not; what is done at other steps pays nothing. So
     an agent without memory gets 0 on average, and one that remembers for k steps is right in the first k.
+
+    `turn`: from this step on the answer is the number of the other cue, and the last part of `obs` is 0. That can only
+    be learned from steps after the turn by who still knows the cue there. `thespis/Reversal-v0` turns halfway.
     """
 
-    def __init__(self, length: int = 40, asks: float = 0.25) -> None:
+    def __init__(self, length: int = 40, asks: float = 0.25, turn: int | None = None) -> None:
         if length < 2 or not 0.0 < asks <= 1.0:
             raise ValueError(f"length {length} and asks {asks}: give at least 2 steps, and a chance above 0, at most 1")
         self.observation_space = Box(0.0, 1.0, (4,), np.float32)
         self.action_space = Discrete(2)
-        self._length, self._asks = length, asks
+        self._length, self._asks, self._turn = length, asks, length + 1 if turn is None else turn
         self._time, self._cue, self._asked = 0, 0, False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
@@ -72,16 +77,57 @@ class Recall(gym.Env[Array, np.int64]):
         return self._observe(), {}
 
     def step(self, action: np.int64) -> Result:
-        reward = (1.0 if int(action) == self._cue else -1.0) if self._asked else 0.0
+        right = int(action) == (self._cue if self._time < self._turn else 1 - self._cue)
+        reward = (1.0 if right else -1.0) if self._asked else 0.0
         self._time += 1
         self._asked = bool(self.np_random.random() < self._asks)
         return self._observe(), reward, self._time == self._length, False, {}
 
     def _observe(self) -> Array:
-        obs = np.array([0.0, 0.0, float(self._asked), 1.0], np.float32)
+        obs = np.array([0.0, 0.0, float(self._asked), float(self._time < self._turn)], np.float32)
         if self._time == 0:
             obs[self._cue] = 1.0
         return obs
+
+
+class Lock(gym.Env[Array, np.int64]):
+    """A combination lock: reward 1 if all `length` digits of its code are dialled in order, else nothing, ever.
+
+    `obs`: float32 `[choices + 1]`, the last digit dialled (one-hot, 0 at first) and 1. How many were dialled is not
+    shown, so an agent has to count; a wrong digit is not told, so it is found by chance once in choices^length
+    episodes. The code is the same in every episode and for every seed.
+    """
+
+    def __init__(self, length: int = 10, choices: int = 4) -> None:
+        if length < 1 or choices < 2:
+            raise ValueError(f"length {length} and choices {choices}: give at least 1 digit, and 2 values for each")
+        self.observation_space = Box(0.0, 1.0, (choices + 1,), np.float32)
+        self.action_space = Discrete(choices)
+        self.code: list[int] = np.random.default_rng(123).integers(0, choices, length).tolist()
+        self._dialled: list[int] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._dialled = []
+        return self._observe(), {}
+
+    def step(self, action: np.int64) -> Result:
+        self._dialled.append(int(action))
+        over = len(self._dialled) == len(self.code)
+        return self._observe(), float(self._dialled == self.code), over, False, {}
+
+    def _observe(self) -> Array:
+        obs = np.zeros(self.observation_space.shape or (), np.float32)
+        obs[-1] = 1.0
+        if self._dialled:
+            obs[self._dialled[-1]] = 1.0
+        return obs
+
+
+def open_lock() -> Callable[[Array], int]:
+    """A scripted policy for `thespis/Lock-v0`: called where an episode opens, it returns what acts until its end."""
+    digits = iter(Lock().code)
+    return lambda obs: next(digits)
 
 
 class Chain(gym.Env[Array, np.int64]):

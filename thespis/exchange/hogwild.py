@@ -71,7 +71,7 @@ class Hogwild:
             shared["updates"][me] += 1
             self._adopt()
         self._ctx.count("updates")
-        self._ctx.record("lag", float(behind), weight=max(1, steps))
+        self._ctx.lag(np.array([behind]), weight=max(1, steps))
         self._ctx.record("train/grad_norm", norm)
         self._ctx.record("train/learning_rate", rate)
         return True

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import secrets
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +22,11 @@ Plan = list[tuple[str, str, int]]
 
 
 class Place(NamedTuple):
-    """Where a block is, and what is in it."""
+    """Where a block is, the name by which it is known to be the right one, and what is in it."""
 
     process: int
     descriptor: int
+    name: str
     plan: Plan
 
 
@@ -31,18 +34,33 @@ class Block:
     """The arrays of a block that this process made. It lives until `close`, or until the process ends."""
 
     def __init__(self, plan: Plan) -> None:
-        self._descriptor = os.memfd_create("thespis-parameters")
+        name = f"thespis-{secrets.token_hex(8)}"
+        self._descriptor = os.memfd_create(name)
         os.ftruncate(self._descriptor, _size(plan))
-        self.place = Place(os.getpid(), self._descriptor, plan)
+        # A role that is killed in the simulation does not close what it has.
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+        self.place = Place(os.getpid(), self._descriptor, name, plan)
         self.arrays = _map(self._descriptor, plan)
+        _MINE[name] = self
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        self._close()
+
+
+_MINE: weakref.WeakValueDictionary[str, Block] = weakref.WeakValueDictionary()
+"""Blocks of this process, which need not be mapped again: a thousand simulated workers would run out of descriptors."""
 
 
 def attach(place: Place) -> dict[str, Array]:
-    """The arrays of another process's block, the very same memory."""
-    descriptor = os.open(f"/proc/{place.process}/fd/{place.descriptor}", os.O_RDWR)
+    """The arrays of another process's block, the very same memory. OSError: it is not on this machine, or gone."""
+    mine = _MINE.get(place.name)
+    if mine is not None:
+        return mine.arrays
+    path = f"/proc/{place.process}/fd/{place.descriptor}"
+    # On another machine these numbers may be those of somebody else's file.
+    if os.readlink(path) != f"/memfd:{place.name} (deleted)":
+        raise FileNotFoundError(f"there is no block {place.name} on this machine")
+    descriptor = os.open(path, os.O_RDWR)
     try:
         return _map(descriptor, place.plan)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ class NStep:
 
     n: int
     discount: float
+    nbytes: ClassVar = 0  # all it needs is in the steps
 
     def opened(self, steps: Steps, unroll: Unroll, numbers: Array) -> Array:
         """Rows of this unroll where a window starts: every step; `numbers`: `[T + 1, B]`, of its observations."""

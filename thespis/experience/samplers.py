@@ -16,6 +16,9 @@ class Sampler(Protocol):
     @property
     def items(self) -> int: ...
 
+    @property
+    def nbytes(self) -> int: ...
+
     def holds(self, slots: Array) -> Array: ...
 
     def add(self, slots: Array) -> None: ...
@@ -23,10 +26,10 @@ class Sampler(Protocol):
     def remove(self, slots: Array) -> None: ...
 
     def draw(self, number: int, rng: np.random.Generator) -> Array:
-        """Slots of `number` items, drawn with replacement, in no order."""
+        """Slots of `number` items, of which there is at least one; the same may come several times."""
 
     def weigh(self, slots: Array) -> Array:
-        """Importance weights, float32 `[N]`, at most 1."""
+        """Importance weights, float32 `[N]`, in a unit that all replays of one kind share."""
 
     def prioritise(self, slots: Array, priorities: Array) -> None: ...
 
@@ -42,6 +45,10 @@ class Uniform:
         self._present = np.zeros(capacity, np.bool_)
         self._end = 0  # no slot from here on has ever held an item
         self.items = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._present.nbytes
 
     def holds(self, slots: Array) -> Array:
         held: Array = self._present[slots]
@@ -78,11 +85,61 @@ class Uniform:
         self.add(np.flatnonzero(arrays["present"]))
 
 
+class Fifo:
+    """The oldest items first. None is drawn again before all others were, if so many are wanted at once.
+
+    Looks at all slots for every draw, a millisecond for a million: items are few where each is removed once drawn.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._arrivals = np.full(capacity, _ABSENT, np.int64)
+        self._added = 0
+        self.items = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._arrivals.nbytes
+
+    def holds(self, slots: Array) -> Array:
+        held: Array = self._arrivals[slots] != _ABSENT
+        return held
+
+    def add(self, slots: Array) -> None:
+        self._arrivals[slots] = self._added + np.arange(len(slots))
+        self._added += len(slots)
+        self.items += len(slots)
+
+    def remove(self, slots: Array) -> None:
+        slots = np.unique(slots)
+        self.items -= int(np.count_nonzero(self.holds(slots)))
+        self._arrivals[slots] = _ABSENT
+
+    def draw(self, number: int, rng: np.random.Generator) -> Array:
+        there = np.flatnonzero(self._arrivals != _ABSENT)
+        oldest: Array = there[np.argsort(self._arrivals[there])[:number]]
+        return np.resize(oldest, number)
+
+    def weigh(self, slots: Array) -> Array:
+        return np.ones(len(slots), np.float32)
+
+    def prioritise(self, slots: Array, priorities: Array) -> None:
+        """Priorities mean nothing here."""
+
+    def state(self) -> dict[str, Array]:
+        return {"arrivals": self._arrivals.copy(), "added": np.array(self._added)}
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        self._arrivals[:] = arrays["arrivals"]
+        self._added = int(arrays["added"])
+        self.items = int(np.count_nonzero(self._arrivals != _ABSENT))
+
+
 class Prioritised:
     """Item i is drawn with probability P(i) = p_i^alpha / sum p^alpha (Schaul et al., 2016).
 
-    Its importance weight is (N P(i))^-beta, divided by the largest of the batch. Draws are stratified: one from each of
-    `number` equal shares of the total. An item that comes without a priority gets the highest seen so far.
+    Its importance weight is P(i)^-beta; whoever makes a batch divides by the largest in it, and so the number of items
+    cancels. Draws are stratified: one from each of `number` equal shares of the total. An item that comes without a
+    priority gets the highest seen so far.
     """
 
     def __init__(self, capacity: int, alpha: float, beta: float) -> None:
@@ -91,6 +148,10 @@ class Prioritised:
         self._highest = 1.0
         self._capacity = capacity
         self.items = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._tree.nbytes
 
     def holds(self, slots: Array) -> Array:
         held: Array = self._tree.get(slots) > 0.0
@@ -111,9 +172,8 @@ class Prioritised:
         return rng.permutation(self._tree.find(shares))
 
     def weigh(self, slots: Array) -> Array:
-        weights = (self._tree.get(slots) * (self.items / self._tree.total)) ** -self._beta
-        scaled: Array = (weights / weights.max()).astype(np.float32)
-        return scaled
+        weights: Array = (self._tree.get(slots) / self._tree.total) ** -self._beta
+        return weights.astype(np.float32)
 
     def prioritise(self, slots: Array, priorities: Array) -> None:
         """`priorities`: |TD error| of each; a little is added, so that none is never drawn again."""
@@ -131,3 +191,4 @@ class Prioritised:
 
 
 _LEAST = 1e-6
+_ABSENT = -1

@@ -59,6 +59,10 @@ class SequenceWindow:
         self._ring: list[Array] = []
         self._kept = self._taken = 0
 
+    @property
+    def nbytes(self) -> int:
+        return self._places.nbytes + sum(part.nbytes for part in self._ring)
+
     def opened(self, steps: Steps, unroll: Unroll, numbers: Array) -> Array:
         """Rows of this unroll where a sequence starts; `numbers`: `[T + 1, B]`, of its observations."""
         first = unroll.inputs.first

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
+from thespis.experience.joined import joined
 from thespis.experience.writers import concatenate
 from thespis.runtime.context import Context
-from thespis.types import Array, Drawn, Stream, Unroll
+from thespis.types import Array, Drawn, Stream, Unroll, Version
 
 
 class Sample(Protocol):
@@ -46,6 +49,34 @@ class Batches:
             self._next.cancel()
 
 
+class Rounds:
+    """Batches of unrolls that were all made by the learner's present version; its actors wait for the next one.
+
+    Any other unroll is late: of an actor that was not waited for, or made for a learner's life before this one. It is
+    dropped and counted, because a batch that is on-policy but for some rows is not.
+    """
+
+    def __init__(self, ctx: Context, sample: Sample, items: int, version: Callable[[], Version]) -> None:
+        self._ctx, self._sample, self._items, self._version = ctx, sample, items, version
+
+    async def take(self) -> Unroll:
+        version = self._version().packed()
+        unrolls: list[Unroll] = []
+        while len(unrolls) < self._items:
+            sampled = await self._sample(self._items - len(unrolls))
+            present = [unroll for unroll in sampled if (unroll.versions == version).all()]
+            unrolls += present
+            if len(present) < len(sampled):
+                self._ctx.count("dropped/late_unrolls", len(sampled) - len(present))
+        return concatenate(unrolls)
+
+    async def settle(self, batch: Unroll) -> None:
+        """A queue wants nothing back."""
+
+    async def close(self) -> None:
+        """Nothing is asked for ahead."""
+
+
 class Draw(Protocol):
     """The edge to a replay table."""
 
@@ -63,51 +94,68 @@ class Prioritise(Protocol):
 
 
 class Draws:
-    """Batches of what a replay holds. Several are drawn by one call, and the next call is always made ahead.
+    """Batches of what a replay holds, or its shards. Several are drawn by one call, the next is always made ahead.
 
-    With `prioritise`, what an update found of a batch goes back to the replay while the next one is learned from.
+    Every shard gives an equal part of each batch, so item i of one of S shards is drawn with probability P(i) / S: the
+    importance weights of all are comparable, and are divided by the largest of what the calls brought together.
+    With `prioritise`, what an update found of a batch goes back to where it came from while the next is learned from.
     """
 
     def __init__(
         self,
         ctx: Context,
-        sample: Draw,
+        samples: Sequence[Draw],
         batch: int,
         batches: int,
-        prioritise: Prioritise | None = None,
+        prioritise: Sequence[Prioritise] = (),
         sharers: int = 1,
     ) -> None:
-        """`sharers`: how many learners draw from this replay; each counts its share of the steps in it."""
-        self._ctx, self._sample, self._batch, self._items = ctx, sample, batch, batch * batches
+        """`samples`, `prioritise`: the edges to each shard. `sharers`: how many learners draw from this replay; each
+        counts its share of the steps in it.
+        """
+        self._ctx, self._samples, self._part, self._batches = ctx, samples, batch // len(samples), batches
         self._prioritise, self._sharers = prioritise, sharers
         self._drawn: list[Drawn] = []
-        self._next: asyncio.Task[Drawn] | None = None
-        self._sent: asyncio.Task[None] | None = None
+        self._next: list[asyncio.Task[Drawn]] = []
+        self._sent: list[asyncio.Task[None]] = []
 
     async def take(self) -> Drawn:
         if not self._drawn:
-            if self._next is None:
-                self._next = self._ctx.ahead(self._sample(self._items))
-            drawn = await self._ctx.wait(self._sample.name, self._next)
-            self._next = self._ctx.ahead(self._sample(self._items))
-            # Let the request leave before the learner's work blocks this process.
+            self._next = self._next or self._ask()
+            shares = [
+                await self._ctx.wait(sample.name, answer)
+                for sample, answer in zip(self._samples, self._next, strict=True)
+            ]
+            self._next = self._ask()
+            # Let the requests leave before the learner's work blocks this process.
             await asyncio.sleep(0)
-            drawn.taken //= self._sharers
-            self._drawn = [drawn.part(start, start + self._batch) for start in range(0, self._items, self._batch)]
-            self._drawn.reverse()
+            self._drawn = self._cut(shares)
         return self._drawn.pop()
 
     async def settle(self, batch: Drawn) -> None:
-        if self._prioritise is None or batch.priorities is None:
+        if not self._prioritise or batch.priorities is None:
             return
-        if self._sent is not None:
-            await self._ctx.wait(self._prioritise.name, self._sent)
-        self._sent = self._ctx.ahead(self._prioritise(batch.keys, batch.priorities))
+        for edge, sent in zip(self._prioritise, self._sent, strict=False):
+            await self._ctx.wait(edge.name, sent)
+        shards = len(self._prioritise)
+        parts = zip(self._prioritise, np.split(batch.keys, shards), np.split(batch.priorities, shards), strict=True)
+        self._sent = [self._ctx.ahead(prioritise(keys, priorities)) for prioritise, keys, priorities in parts]
 
     async def close(self) -> None:
-        for task in (self._next, self._sent):
-            if task is not None:
-                task.cancel()
+        for task in (*self._next, *self._sent):
+            task.cancel()
+
+    def _ask(self) -> list[asyncio.Task[Drawn]]:
+        return [self._ctx.ahead(sample(self._part * self._batches)) for sample in self._samples]
+
+    def _cut(self, shares: list[Drawn]) -> list[Drawn]:
+        """Batches of as much from each shard; the last is taken first."""
+        largest = max(share.weights.max() for share in shares)
+        for share in shares:
+            share.weights = share.weights / largest
+            share.taken //= self._sharers
+        starts = range(0, self._part * self._batches, self._part)
+        return [joined([share.part(start, start + self._part) for share in shares]) for start in reversed(starts)]
 
 
 class Insert(Protocol):

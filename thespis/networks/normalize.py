@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-LIMIT = 10.0
-"""Normalised observations are clipped to this many standard deviations."""
+from thespis.networks.moments import LIMIT
 
 
 class Normalizer(nn.Module):

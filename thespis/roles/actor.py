@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from gymnasium.spaces import Box
 
 from thespis.envs.autoreset import Environments, EnvStep
+from thespis.envs.spaces import action_row
 from thespis.experience.writers import UnrollWriter
 from thespis.runtime.context import Context
 from thespis.types import Acted, Array, Inputs, State, Tree, Unroll, Version
@@ -16,6 +18,9 @@ from thespis.types import Acted, Array, Inputs, State, Tree, Unroll, Version
 
 class Policy(Protocol):
     """Something that acts. Whether it does so here or in another process is not the actor's business."""
+
+    name: str
+    """What an actor waits for when it waits for actions."""
 
     @property
     def version(self) -> Version: ...
@@ -27,6 +32,12 @@ class Policy(Protocol):
     async def act(self, inputs: Inputs, state: State) -> Acted: ...
 
 
+class Writer(Protocol):
+    """Takes down what an actor lives through. One that is held elsewhere never gives an unroll back."""
+
+    def write(self, acted: Acted, version: Version, step: EnvStep, inputs: Inputs) -> Unroll | None: ...
+
+
 class Insert(Protocol):
     """The edge that takes finished unrolls."""
 
@@ -35,10 +46,25 @@ class Insert(Protocol):
     def __call__(self, unroll: Unroll, /) -> Coroutine[Any, Any, None]: ...
 
 
+@dataclass(slots=True)
+class Group:
+    """Environments that step together: what they see, in which state, and who writes it down."""
+
+    envs: Environments
+    inputs: Inputs
+    state: State
+    writer: Writer
+    handed: asyncio.Task[None] | None = None
+
+
 class Actor:
     """Steps its environments for ever: refresh the policy, collect an unroll, hand it over.
 
-    It goes on while an unroll is on its way and waits only if the one before has not been taken yet.
+    It goes on while an unroll is on its way and waits only if the one before has not been taken yet. Two groups of
+    environments take turns: one steps while the policy thinks about the other.
+
+        group 0   step . . step . . step        . the policy acts
+        group 1   . . step . . step . .
     """
 
     LOST: ClassVar = "partial_unrolls"  # what goes with a life of it, counted when it is restarted
@@ -46,58 +72,84 @@ class Actor:
     def __init__(
         self,
         ctx: Context,
-        envs: Environments,
+        envs: Environments | Sequence[Environments],
         policy: Policy,
-        insert: Insert,
+        insert: Insert | None,
         unroll_length: int,
         return_discount: float | None = None,
         before_unroll: Callable[[], None] | None = None,
+        writer: Writer | None = None,
     ) -> None:
-        """`return_discount`: also tell the learner the discounted return so far, at every step.
+        """`envs`: all in one group, or several groups. `return_discount`: also tell the discounted return so far.
 
         `before_unroll`: called before every unroll, for what changes in the course of a run.
+        `writer`: takes the steps instead of `insert`, whose unrolls are then not made here.
         """
-        self._ctx, self._envs, self._policy, self._insert = ctx, envs, policy, insert
+        self._ctx, self._policy, self._insert, self._writer = ctx, policy, insert, writer
+        self._envs = [envs] if isinstance(envs, Environments) else [*envs]
         self._length, self._return_discount, self._before_unroll = unroll_length, return_discount, before_unroll
 
     async def run(self) -> None:
-        ctx, envs, policy = self._ctx, self._envs, self._policy
+        ctx, policy = self._ctx, self._policy
         await policy.refresh()
-        async with ctx.work("env_step", items=envs.num_envs):
-            obs = envs.reset(ctx.seed("envs"))
-        inputs = first_inputs(obs, envs)
-        state = policy.initial_state(envs.num_envs)
-        writer = UnrollWriter(self._length, inputs, state, self._return_discount)
-        handed = None
+        groups = [await self._open(envs, number) for number, envs in enumerate(self._envs)]
         self._prepare()
+        if len(groups) == 1:
+            (group,) = groups
+            while True:
+                await self._step(group, *await self._ask(group))
+        asked = [ctx.ahead(self._ask(group)) for group in groups]
         while True:
-            acted = await policy.act(inputs, state)
-            async with ctx.work("env_step", items=envs.num_envs):
-                step = envs.step(acted.actions)
-            for episode in step.episodes:
-                ctx.episode(episode)
-            inputs, state = next_inputs(step, acted.actions), acted.state
-            unroll = writer.write(acted, policy.version, step, inputs)
-            if unroll is not None:
-                ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
-                if handed is not None:
-                    await ctx.wait(self._insert.name, handed)
-                handed = ctx.ahead(self._insert(unroll))
-                await policy.refresh()
-                self._prepare()
+            for number, group in enumerate(groups):
+                await self._step(group, *await ctx.wait(policy.name, asked[number]))
+                asked[number] = ctx.ahead(self._ask(group))
+                # Let the question leave before the next group's step blocks this process.
+                await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        for envs in self._envs:
+            envs.close()
+
+    async def _open(self, envs: Environments, number: int) -> Group:
+        async with self._ctx.work("env_step", items=envs.num_envs):
+            obs = envs.reset(self._ctx.seed(f"envs {number}" if number else "envs"))
+        inputs, state = first_inputs(obs, envs), self._policy.initial_state(envs.num_envs)
+        writer = self._writer or UnrollWriter(self._length, inputs, state, self._return_discount)
+        return Group(envs, inputs, state, writer)
+
+    async def _ask(self, group: Group) -> tuple[Acted, Version]:
+        version = self._policy.version
+        return await self._policy.act(group.inputs, group.state), version
+
+    async def _step(self, group: Group, acted: Acted, version: Version) -> None:
+        ctx, envs = self._ctx, group.envs
+        async with ctx.work("env_step", items=envs.num_envs):
+            step = envs.step(acted.actions)
+        for episode in step.episodes:
+            ctx.episode(episode)
+        group.inputs, group.state = next_inputs(step, acted.actions), acted.state
+        unroll = group.writer.write(acted, version, step, group.inputs)
+        if unroll is not None:
+            await self._hand_over(group, unroll)
+
+    async def _hand_over(self, group: Group, unroll: Unroll) -> None:
+        assert self._insert is not None
+        self._ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
+        if group.handed is not None:
+            await self._ctx.wait(self._insert.name, group.handed)
+        group.handed = self._ctx.ahead(self._insert(unroll))
+        await self._policy.refresh()
+        self._prepare()
 
     def _prepare(self) -> None:
         if self._before_unroll is not None:
             self._before_unroll()
 
-    async def close(self) -> None:
-        self._envs.close()
-
 
 def first_inputs(obs: Tree, envs: Environments) -> Inputs:
     """What a policy is given at the first step: episodes open everywhere, and nothing led there."""
-    batch, space = envs.num_envs, envs.action_space
-    no_action = np.zeros((batch, *(space.shape or ())), np.float32 if isinstance(space, Box) else np.int64)
+    batch = envs.num_envs
+    no_action = np.repeat(action_row(envs.action_space)[None], batch, 0)
     return Inputs(obs, np.ones(batch, np.bool_), no_action, np.zeros(batch, np.float32))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from thespis.errors import NonFiniteLoss, OutlierLoss
@@ -75,6 +75,10 @@ class Exchange(Protocol):
     def restore(self, arrays: dict[str, Array]) -> None: ...
 
 
+Divide = Callable[[Any], Iterable[tuple[int, Any]]]
+"""Parts of a batch, each with the number of rows in it."""
+
+
 class Publish(Protocol):
     name: str
 
@@ -99,10 +103,15 @@ class Learner:
         publish: Publish | None,
         total_steps: int,
         publish_every: int = 1,
+        divide: Divide | None = None,
     ) -> None:
-        """`publish_every`: updates between the weights that others get to see."""
+        """`publish_every`: updates between the weights that others get to see.
+
+        `divide`: the parts of a batch to make one gradient step of each, all of them one update; without it a batch is
+        one part. It is asked for the next part after the step of the one before.
+        """
         self._ctx, self._source, self._update, self._exchange, self._publish = ctx, source, update, exchange, publish
-        self._total_steps, self._publish_every = total_steps, publish_every
+        self._total_steps, self._publish_every, self._divide = total_steps, publish_every, divide
         self._updates = 0
         self._steps = 0
         self._spoiled = 0
@@ -129,33 +138,46 @@ class Learner:
         behind = lags(batch.versions[batch.valid], self.version)
         steps = int(behind.size)
         if steps and self._publish is not None:
-            ctx.record("lag", float(behind.mean()), maximum=float(behind.max()), weight=steps)
+            ctx.lag(behind)
         after = batch.steps_after(self._steps)
-        wanted = ctx.now() - self._measured >= _METRICS_SECONDS
-        applied = False
         try:
-            async with ctx.work("learn", items=batch.rewards.size):
-                gradients, metrics = self._update.gradients(batch, wanted)
-            applied = await self._exchange.apply(gradients, self._steps / self._total_steps, after - self._steps)
-        except NonFiniteLoss:
-            metrics = {}
+            sound = await self._descend(batch, after - self._steps)
         except OutlierLoss:
             ctx.count("dropped/outlier_batches")
             return
         self._steps = after
         ctx.count("learner/steps", steps)
-        if not applied:
+        if sound:
+            self._spoiled = 0
+            self._update.observe(batch)
+            if self._publish is not None:
+                ctx.count("updates")
+        else:
             self._spoil()
-            return
-        self._spoiled = 0
-        self._update.observe(batch)
-        self._updates += 1
-        if self._publish is not None:
-            ctx.count("updates")
-        if wanted:
-            self._measured = ctx.now()
+        if sound or self._divide is not None:
+            # Of several steps some may have been made before the one that was not finite, so that is a version too.
+            self._updates += 1
+
+    async def _descend(self, batch: Batch, steps: int) -> bool:
+        """The gradient steps of one update; False if one was not finite, and so not made, nor those after it.
+
+        `steps`: the environment steps in the batch; the first part stands for all of them.
+        """
+        ctx, progress = self._ctx, self._steps / self._total_steps
+        wanted = ctx.now() - self._measured >= _METRICS_SECONDS
+        for rows, part in [(batch.rewards.size, batch)] if self._divide is None else self._divide(batch):
+            try:
+                gradients, metrics = await ctx.aside("learn", rows, self._update.gradients, part, wanted)
+            except NonFiniteLoss:
+                return False
+            if not await self._exchange.apply(gradients, progress, steps):
+                return False
+            steps = 0
             for name, value in metrics.items():
                 ctx.record(name, value)
+        if wanted:
+            self._measured = ctx.now()
+        return True
 
     async def close(self) -> None:
         await self._source.close()

@@ -189,7 +189,7 @@ class ParameterServer:
         self._given = None
         for each in pending:
             self._note(each.stamp)
-            self._ctx.record("lag", float(each.behind), weight=each.stamp.weight or 1.0)
+            self._ctx.lag(np.array([each.behind]), weight=each.stamp.weight or 1.0)
         if self._ctx.identity.index == 0:  # an update of all shards is one update
             self._ctx.count("updates")
             self._ctx.record("train/learning_rate", rate)

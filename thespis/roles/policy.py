@@ -1,15 +1,20 @@
-"""A policy that acts in the actor's own process, on weights it pulls."""
+"""Policies that an actor can have: one in its own process, on weights it pulls, or one that acts elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
+from thespis.envs.autoreset import EnvStep
+from thespis.experience.seats import tell
 from thespis.runtime.context import Context
-from thespis.types import Acted, Array, Inputs, State, Version, Versioned
+from thespis.types import Acted, Array, Inputs, State, Stream, Version, Versioned, unpacked
 
 if TYPE_CHECKING:
     from thespis.networks.acting import Stepper
+    from thespis.roles.inference import Answer
 
 
 class Pull(Protocol):
@@ -20,6 +25,8 @@ class Pull(Protocol):
 
 class LocalPolicy:
     """Acts with one version until `refresh`; an actor that refreshes between unrolls never mixes two in one."""
+
+    name = "itself"
 
     def __init__(self, ctx: Context, stepper: Stepper, pull: Pull) -> None:
         self._ctx, self._stepper, self._pull = ctx, stepper, pull
@@ -47,3 +54,48 @@ class LocalPolicy:
     async def act(self, inputs: Inputs, state: State, greedy: bool = False) -> Acted:
         async with self._ctx.work("inference", items=len(inputs.first)):
             return self._stepper.act(inputs, state, greedy)
+
+
+class Act(Protocol):
+    """The edge to an inference server; what it takes is a `Told`, word by word."""
+
+    name: str
+
+    def __call__(self, *words: object) -> Awaitable[Answer]: ...
+
+
+class RemotePolicy:
+    """Acts in another process, which also keeps what came of it: that goes with the next question.
+
+    The state that an actor holds for it is only where the real one is kept: the numbers of its environments.
+    """
+
+    def __init__(self, ctx: Context, act: Act) -> None:
+        me = ctx.identity
+        self._act, self._stream = act, Stream((me.role, me.index), me.incarnation)
+        self.name = act.name
+        self.version = Version(0, 0)
+        self._environments = 0
+        self._asked: dict[int, int] = {}
+        self._steps: dict[int, EnvStep] = {}
+
+    def initial_state(self, batch: int) -> State:
+        """Places for `batch` more environments."""
+        start = self._environments
+        self._environments += batch
+        return (np.arange(start, start + batch),)
+
+    async def refresh(self) -> None:
+        """Whoever acts has the newest weights."""
+
+    async def act(self, inputs: Inputs, state: State) -> Acted:
+        start = int(state[0][0])
+        number = self._asked.get(start, 0)
+        self._asked[start] = number + 1
+        answer = await self._act(*tell(self._stream, start, number, inputs, self._steps.get(start)))
+        self.version = unpacked(answer.version)
+        return Acted(answer.actions, answer.logp, state)
+
+    def write(self, acted: Acted, version: Version, step: EnvStep, inputs: Inputs) -> None:
+        """Remember what came of it until the next question, which is asked before the next step."""
+        self._steps[int(acted.state[0][0])] = step

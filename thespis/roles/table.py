@@ -39,6 +39,9 @@ class Window(Protocol):
 
     def batch(self, steps: Steps, keys: Array, weights: Array, inserted: int) -> Drawn: ...
 
+    @property
+    def nbytes(self) -> int: ...
+
     def state(self) -> dict[str, Array]: ...
 
     def restore(self, arrays: dict[str, Array]) -> None: ...
@@ -53,7 +56,8 @@ class ReplayTable:
     """
 
     EDGES: ClassVar = {"insert": "experience", "sample": "experience", "prioritise": "experience"}
-    HOLDS: ClassVar = "replay/inserted"  # what came in since its checkpoint is counted as dropped when it is restarted
+    NAME: ClassVar = "replay"  # of its metrics
+    HOLDS: ClassVar[str | None] = "replay/inserted"  # since its checkpoint: counted as dropped when it is restarted
 
     def __init__(
         self,
@@ -63,13 +67,18 @@ class ReplayTable:
         sampler: Sampler,
         limiter: SamplesPerInsert,
         shape_rewards: Callable[[Array], Array],
+        max_times: int = 0,
     ) -> None:
+        """`max_times`: draws after which an item is removed; its key is stale then, its rows stay with the steps."""
         self._ctx, self._steps, self._window, self._sampler, self._limiter = ctx, steps, window, sampler, limiter
         self._shape_rewards = shape_rewards
         self._rng = ctx.rng("sample")
         self._streams: dict[tuple[str, int], Open] = {}
-        self._times = np.zeros(steps.capacity, np.int32)
-        self._inserted = self._sampled = 0
+        self._times = np.zeros(steps.capacity, np.uint16)
+        self._max_times = max_times
+        self._left = 0  # draws that are left of all items, if these are limited
+        self._asked = self._waiting = 0
+        self._inserted = self._sampled = self._taken = 0
         self._changed = asyncio.Condition()
 
     @staticmethod
@@ -97,7 +106,7 @@ class ReplayTable:
         """Store an unroll; waits while the limiter says the learner is too far behind. Returns all items so far."""
         async with self._changed:
             most = unroll.valid.size + len(self._pending(stream))
-            await self._changed.wait_for(lambda: self._limiter.may_insert(self._inserted, self._sampled, most))
+            await self._changed.wait_for(lambda: self._may_insert(most))
             async with self._ctx.work("insert", items=unroll.valid.size):
                 self._write(stream, unroll)
             self._changed.notify_all()
@@ -106,7 +115,7 @@ class ReplayTable:
     async def sample(self, items: int) -> Drawn:
         """Draw `items` of them; waits until the limiter lets them go."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._may_sample(items))
+            await self._wait_to_sample(items)
             async with self._ctx.work("sample", items=items):
                 drawn = self._draw(items)
             self._changed.notify_all()
@@ -128,7 +137,8 @@ class ReplayTable:
         arrays |= {f"sampler/{name}": column for name, column in self._sampler.state().items()}
         arrays |= {f"window/{name}": column for name, column in self._window.state().items()}
         arrays["times"] = self._times[: min(steps.written, steps.capacity)]
-        return arrays, {"written": steps.written, "inserted": self._inserted, "sampled": self._sampled}
+        counts = {"inserted": self._inserted, "sampled": self._sampled, "taken": self._taken}
+        return arrays, {"written": steps.written, **counts}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
         parts: dict[str, dict[str, Array]] = {"steps": {}, "sampler": {}, "window": {}}
@@ -140,17 +150,33 @@ class ReplayTable:
         self._sampler.restore(parts["sampler"])
         self._window.restore(parts["window"])
         self._times[: len(arrays["times"])] = arrays["times"]
-        self._inserted, self._sampled = values["inserted"], values["sampled"]
+        self._inserted, self._sampled, self._taken = values["inserted"], values["sampled"], values["taken"]
+        self._left = self._draws_left(np.arange(self._steps.capacity))
 
     def _pending(self, stream: Stream) -> Array:
         open_ = self._streams.get(stream.who)
         return open_.pending if open_ is not None and open_.incarnation == stream.incarnation else _NONE
 
+    async def _wait_to_sample(self, items: int) -> None:
+        self._asked, self._waiting = max(self._asked, items), self._waiting + 1
+        self._changed.notify_all()
+        try:
+            await self._changed.wait_for(lambda: self._may_sample(items))
+        finally:
+            self._waiting -= 1
+
     def _may_sample(self, items: int) -> bool:
-        return self._sampler.items > 0 and self._limiter.may_sample(self._inserted, self._sampled, items)
+        enough = self._left >= items if self._max_times else self._sampler.items > 0
+        return enough and self._limiter.may_sample(self._inserted, self._sampled, items)
+
+    def _may_insert(self, items: int) -> bool:
+        # Items that were overwritten before they were drawn often enough leave too few: then the band gives way.
+        starved = bool(self._max_times and self._waiting) and self._left < self._asked
+        return starved or self._limiter.may_insert(self._inserted, self._sampled, items)
 
     def _write(self, stream: Stream, unroll: Unroll) -> None:
-        steps, most = self._steps, self._steps.most(unroll)
+        steps, opens = self._steps, self._steps.opens(unroll)
+        most = steps.most(unroll, opens)
         if most > steps.capacity:
             raise ThespisError(
                 f"an unroll of {most} rows does not fit a replay of {steps.capacity}; "
@@ -158,7 +184,7 @@ class ReplayTable:
             )
         self._forget(steps.lost(most))
         heads, pending = self._resume(stream, most)
-        numbers = steps.write(unroll, heads, self._shape_rewards(unroll.rewards))
+        numbers = steps.write(unroll, heads, self._shape_rewards(unroll.rewards), opens)
         pending = np.concatenate([pending, self._window.opened(steps, unroll, numbers)])
         complete, waiting = self._window.sort(steps, pending)
         items = complete % steps.capacity
@@ -168,13 +194,20 @@ class ReplayTable:
             valued = ~np.isnan(errors)
             self._sampler.prioritise(items[valued], errors[valued])
         self._times[items] = 0
+        self._left += len(items) * self._max_times
         self._streams[stream.who] = Open(stream.incarnation, numbers[-1], waiting)
         self._inserted += len(items)
-        self._ctx.count("replay/inserted", len(items))
-        used = min(steps.written, steps.capacity)
-        self._ctx.record("replay/fill", used / steps.capacity)
-        if self._sampler.items:
-            self._ctx.record("replay/bytes_per_transition", used * steps.layout.row_bytes / self._sampler.items)
+        self._ctx.count(f"{self.NAME}/inserted", len(items))
+        self._taken += int(np.count_nonzero(unroll.valid))
+        self._ctx.record(f"{self.NAME}/fill", min(steps.written, steps.capacity) / steps.capacity)
+        if self._taken:
+            self._ctx.record(f"{self.NAME}/bytes_per_transition", self._row_bytes * steps.written / self._taken)
+
+    @property
+    def _row_bytes(self) -> float:
+        """All memory that this role was given, per row. Not every row is a step: some hold last observations."""
+        parts = (self._steps.nbytes, self._sampler.nbytes, self._window.nbytes, self._times.nbytes)
+        return sum(parts) / self._steps.capacity
 
     def _resume(self, stream: Stream, rows: int) -> tuple[Array | None, Array]:
         """Where this unroll goes on from, if the rows there outlive the writing of so many others."""
@@ -190,17 +223,55 @@ class ReplayTable:
 
     def _forget(self, slots: Array) -> None:
         if len(slots):
-            gone = slots[self._sampler.holds(slots)]
+            gone = np.unique(slots[self._sampler.holds(slots)])
             if len(gone):
-                self._ctx.record("replay/times_sampled", float(self._times[gone].mean()), weight=len(gone))
-            self._sampler.remove(slots)
+                self._ctx.record(f"{self.NAME}/times_sampled", float(self._times[gone].mean()), weight=len(gone))
+            self._left -= self._draws_left(gone)
+            self._sampler.remove(gone)
+
+    def _draws_left(self, slots: Array) -> int:
+        if not self._max_times:
+            return 0
+        held = slots[self._sampler.holds(slots)]
+        return int(np.sum(self._max_times - self._times[held].astype(np.int64)))
 
     def _draw(self, items: int) -> Drawn:
-        slots = self._sampler.draw(items, self._rng)
-        np.add.at(self._times, slots, 1)
+        slots, weights = self._pick(items)
         self._sampled += items
-        self._ctx.count("replay/sampled", items)
-        return self._window.batch(self._steps, self._steps.number(slots), self._sampler.weigh(slots), self._inserted)
+        self._ctx.count(f"{self.NAME}/sampled", items)
+        return self._window.batch(self._steps, self._steps.number(slots), weights, self._inserted)
+
+    def _pick(self, items: int) -> tuple[Array, Array]:
+        """Slots and importance weights of `items` draws. Where draws are limited, what exceeds them is drawn anew."""
+        slots = self._sampler.draw(items, self._rng)
+        if not self._max_times:
+            self._note_draws(slots)
+            return slots, self._sampler.weigh(slots)
+        slots = slots[ranks(slots) < self._max_times - self._times[slots]]
+        weights = self._sampler.weigh(slots)
+        self._note_draws(slots)
+        self._left -= len(slots)
+        self._forget(slots[self._times[slots] >= self._max_times])
+        if len(slots) == items:
+            return slots, weights
+        more, their_weights = self._pick(items - len(slots))
+        return np.concatenate([slots, more]), np.concatenate([weights, their_weights])
+
+    def _note_draws(self, slots: Array) -> None:
+        each, number = np.unique(slots, return_counts=True)
+        self._times[each] = np.minimum(self._times[each] + number, _MOST_TIMES)
 
 
+def ranks(slots: Array) -> Array:
+    """How often each of `slots` came before in the same array, int64 `[N]`."""
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    found = np.empty(len(slots), np.int64)
+    found[order] = np.arange(len(slots)) - np.repeat(starts, np.diff(np.r_[starts, len(slots)]))
+    return found
+
+
+_MOST_TIMES = 65_535
+"""As far as draws of one item are counted."""
 _NONE = np.empty(0, np.int64)

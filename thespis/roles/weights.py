@@ -16,26 +16,33 @@ class WeightStore:
     `hold_back`: serve weights that are this many updates old, to study lag; 0 serves the newest.
     """
 
-    EDGES: ClassVar = {"publish": "weights", "pull": "weights"}
+    EDGES: ClassVar = {"publish": "weights", "pull": "weights", "next": "weights"}
     FORWARDS: ClassVar = True  # it looks at versions only
 
     def __init__(self, ctx: Context, *, hold_back: int = 0) -> None:
         self._ctx = ctx
         self._held: deque[Versioned] = deque(maxlen=hold_back + 1)
-        self._first = asyncio.Event()
+        self._moved = asyncio.Event()
 
     async def publish(self, weights: Versioned) -> None:
         if self._held and weights.version <= self._held[-1].version:
             self._ctx.count("dropped/old_weights")
             return
         self._held.append(weights)
-        self._first.set()
+        self._moved.set()
+        self._moved = asyncio.Event()
 
     async def pull(self, newer_than: Version | None) -> Versioned | None:
         """The served weights, or None if the caller has them already. Waits only for the first ones there are."""
         if newer_than is None:
-            await self._first.wait()
-        elif not self._held:
-            return None
-        served = self._held[0]
-        return served if newer_than is None or served.version > newer_than else None
+            return await self.next(None)
+        return self._held[0] if self._serves(newer_than) else None
+
+    async def next(self, newer_than: Version | None) -> Versioned:
+        """The served weights as soon as they are newer: who asks for these keeps step with the learner."""
+        while not self._serves(newer_than):
+            await self._moved.wait()
+        return self._held[0]
+
+    def _serves(self, newer_than: Version | None) -> bool:
+        return bool(self._held) and (newer_than is None or self._held[0].version > newer_than)

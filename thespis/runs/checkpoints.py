@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from thespis.errors import ThespisError
 from thespis.runs import commit
@@ -28,6 +27,10 @@ from thespis.types import Array, uncut
 
 META = "meta.json"
 BEST = "best.json"
+_DTYPES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
+    "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64",
+}  # fmt: skip
 _NAME = re.compile(r"update-(\d{9,})(?:-(\d+))?")
 
 
@@ -151,12 +154,32 @@ def save_role(staging: Path, role: str, index: int, arrays: Mapping[str, Array],
     """Write what one role needs to go on: `arrays` by name, and JSON `values`. Raises `OSError` on a full disk."""
     stem = f"{role}-{index}"
     (staging / f"{stem}.json").write_text(json.dumps(values))
-    try:
-        save_file(
-            {name: np.asarray(array, order="C") for name, array in arrays.items()}, staging / f"{stem}.safetensors"
-        )
-    except SafetensorError as error:
-        raise OSError(f"cannot save {stem}: {error}") from error
+    _write_arrays(staging / f"{stem}.safetensors", arrays)
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """A safetensors file, written straight from the arrays.
+
+    The library's own function makes bytes of every array first, and holds the interpreter while it does.
+    """
+    header: dict[str, Any] = {}
+    end = 0
+    for name, array in arrays.items():
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def load_values(path: Path, role: str, index: int) -> dict[str, Any]:
+    """The JSON values alone of what `save_role` wrote; none if the role was not part of the checkpoint."""
+    file = path / f"{role}-{index}.json"
+    values: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return values
 
 
 def load_role(path: Path, role: str, index: int) -> tuple[dict[str, Array], dict[str, Any]] | None:
@@ -173,21 +196,22 @@ def load_role(path: Path, role: str, index: int) -> tuple[dict[str, Array], dict
 
 
 def policy_weights(path: Path) -> dict[str, Array] | None:
-    """The policy's weights by name, from whoever held them: the learner, or the shards of a parameter server.
+    """The policy's weights by name, from whoever held them: learner, coordinator, controller, or a server's shards.
 
     `path`: a checkpoint, or one that is being staged. It is not compared with its manifest here.
     """
-    learner = path / "learner-0.safetensors"
-    saved: dict[str, Array] = load_file(learner) if learner.exists() else {}
-    weights = {k.removeprefix("weights/"): array for k, array in saved.items() if k.startswith("weights/")}
-    if weights:
-        return weights
+    for holder in (path / f"{role}-0.safetensors" for role in ("learner", "coordinator", "controller")):
+        saved: dict[str, Array] = load_file(holder) if holder.exists() else {}
+        weights = {k.removeprefix("weights/"): array for k, array in saved.items() if k.startswith("weights/")}
+        if weights:
+            return weights
     shards = [path / f"server-{shard}.safetensors" for shard in range(len(list(path.glob("server-*.safetensors"))))]
     held = [load_file(shard) for shard in shards]
     if not held or not all(held):
         return None
     layout = json.loads(shards[0].with_suffix(".json").read_text())["layout"]
-    return uncut(np.concatenate([arrays["values"] for arrays in held]), layout)
+    # Where servers keep an average, that is what acts.
+    return uncut(np.concatenate([arrays.get("average", arrays["values"]) for arrays in held]), layout)
 
 
 def read_meta(path: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class CorruptCheckpoint(ThespisError):
 
     def __init__(self, file: Path, what: str) -> None:
         super().__init__(f"{file} {what}; use another checkpoint")
+        self.what = f"{file} {what}"
 
 
 def commit_file(path: Path, data: bytes) -> None:
@@ -75,6 +76,14 @@ def commit_directory(staging: Path, path: Path) -> None:
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+    _sync(path.parent)
+
+
+def commit_tree(staging: Path, path: Path) -> None:
+    """Give `staging`, with all that is below it, the name `path`, which must be free."""
+    for entry in (*staging.rglob("*"), staging):
+        _sync(entry)
+    os.rename(staging, path)
     _sync(path.parent)
 
 

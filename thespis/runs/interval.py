@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from thespis.runtime.context import Report, Stat
 
@@ -14,6 +15,33 @@ class _Load:
     seconds: float = 0.0
     busy: dict[str, float] = field(default_factory=dict)
     waited: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class RoleTotal:
+    """What all indices of a role did since they first reported, as far as it adds up."""
+
+    count: int = 0
+    seconds: float = 0.0
+    busy: dict[str, float] = field(default_factory=dict)
+    waited: dict[str, float] = field(default_factory=dict)
+
+    def add(self, report: Report) -> None:
+        self.count = max(self.count, report.index + 1)
+        self.seconds += report.seconds
+        add_up(self.busy, report.busy)
+        add_up(self.waited, {edge: traffic.waited for edge, traffic in report.edges.items()})
+
+    def shares(self) -> dict[str, Any]:
+        """Of the role's time: at work, by kind, and waiting, by edge."""
+        seconds = self.seconds or 1.0
+        return {
+            "count": self.count,
+            "busy": {kind: spent / seconds for kind, spent in self.busy.items()},
+            # A role that prefetches waits on several edges at once; it still cannot wait more than all the time.
+            "wait_share": min(1.0, sum(self.waited.values()) / seconds),
+            "waits": {edge: spent / seconds for edge, spent in self.waited.items() if spent > 0.0},
+        }
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from thespis.runs.interval import Interval
+from thespis.runs.interval import Interval, RoleTotal
 from thespis.runtime.context import Report, Stat, Traffic
 from thespis.types import Episode
 
@@ -46,16 +46,25 @@ class Monitor:
         self.restarts: dict[str, int] = {}
         self.edges: dict[str, Traffic] = {}
         self.lag = Stat()
+        self.lags: dict[int, int] = {}
         self.episodes = 0
+        self.first_step: Mark | None = None
+        """When environment steps were first reported."""
         self.crossed: Mark | None = None
         """When the threshold was first reached; stays, even if the return falls again."""
         self.eval_reward: float | None = None
         self.eval_episodes = 0
         self.rss_mb: dict[str, dict[int, float]] = {}
+        self.cpu_seconds: dict[str, float] = {}
+        """By role, of the processes in which it is the first."""
+        self.roles: dict[str, RoleTotal] = {}
+        """What each role did since the first update: before, they wait for each other to be there."""
         self.nodes: dict[str, str] = {}
         """The node each role lives on, where there are nodes."""
         self.waiting: dict[tuple[str, int], str | None] = {}
         """The edge each role waits on right now, for the report of a stall."""
+        self.away: dict[tuple[str, int], bool] = {}
+        """Which roles are at something long that watches itself, so that no update from them is no stall."""
         self.history: deque[float] = deque(maxlen=_HISTORY)
         """Mean return at each row, for the curve in the panel."""
         self.row_values: dict[str, float] = {}
@@ -81,6 +90,11 @@ class Monitor:
     @property
     def dropped(self) -> dict[str, int]:
         return {name.removeprefix("dropped/"): n for name, n in self.counters.items() if name.startswith("dropped/")}
+
+    @property
+    def lag_counts(self) -> dict[str, int]:
+        """Steps that were learned from at each lag, the least first; above 7 a lag stands for the quarter it begins."""
+        return {str(lag): self.lags[lag] for lag in sorted(self.lags)}
 
     @property
     def samples_per_insert(self) -> float | None:
@@ -112,6 +126,14 @@ class Monitor:
         return (last.env_steps - first.env_steps) / (last.seconds - first.seconds)
 
     @property
+    def updates_per_second(self) -> float | None:
+        """Over the same time as `steps_per_second`."""
+        first, last = self._first_update, self._last_update
+        if first is None or last is None or last.seconds <= first.seconds:
+            return None
+        return self.updates / (last.seconds - first.seconds)
+
+    @property
     def shown(self) -> Interval:
         """The last finished interval, or the first one while it is still open."""
         return self._closed or self._open
@@ -128,12 +150,21 @@ class Monitor:
             total.waited += traffic.waited
         if "lag" in report.stats:
             self.lag.merge(report.stats["lag"])
+        for lag, steps in report.lags.items():
+            self.lags[lag] = self.lags.get(lag, 0) + steps
         if "eval/mean_reward" in report.stats:
             self.eval_reward = report.stats["eval/mean_reward"].mean
             self.eval_episodes = report.counters.get("eval/episodes", 0)
         self.rss_mb.setdefault(report.role, {})[report.index] = report.rss_mb
+        if report.cpu_seconds:
+            self.cpu_seconds[report.role] = self.cpu_seconds.get(report.role, 0.0) + report.cpu_seconds
         self.waiting[report.role, report.index] = report.waiting
+        self.away[report.role, report.index] = report.away
         here = Mark(self.elapsed(now), self.env_steps)
+        if self._first_update is not None:
+            self.roles.setdefault(report.role, RoleTotal()).add(report)
+        if self.env_steps:
+            self.first_step = self.first_step or here
         if report.counters.get("updates", 0):
             self._first_update = self._first_update or here
             self._last_update = here
@@ -156,6 +187,7 @@ class Monitor:
             self.counters[f"dropped/{lost}"] = self.counters.get(f"dropped/{lost}", 0) + 1
         self.restarts[role] = self.restarts.get(role, 0) + 1
         self.waiting.pop((role, index), None)
+        self.away.pop((role, index), None)
 
     def lost(self, name: str, number: int) -> None:
         """Count what was in a role's memory and in no checkpoint, under the name it was counted by when it came in."""
@@ -172,6 +204,7 @@ class Monitor:
         if mean is not None:
             row["rollout/ep_rew_mean"] = mean
             row["rollout/ep_len_mean"] = math.fsum(e.length for e in self._window) / len(self._window)
+            row["time/episodes"] = self.episodes
             self.history.append(mean)
         if seconds > 0.0:
             row["time/fps"] = interval.env_steps / seconds
@@ -212,13 +245,17 @@ class Monitor:
             "episodes": self.episodes,
             "wall_seconds": self.elapsed(now),
             "startup_seconds": startup_seconds,
+            "first_step_seconds": self.first_step.seconds if self.first_step else None,
             "steps_per_second": self.steps_per_second,
+            "updates_per_second": self.updates_per_second,
             "return_mean_100": self.return_mean_100,
             "eval_return_mean": self.eval_reward,
             "eval_episodes": self.eval_episodes,
             "seconds_to_threshold": self.crossed.seconds if self.crossed else None,
             "lag": {"mean": self.lag.mean, "max": self.lag.maximum} if self.lag.count else {"mean": None, "max": None},
+            "lag_counts": self.lag_counts,
             "samples_per_insert": self.samples_per_insert,
+            "roles": {role: total.shares() for role, total in self.roles.items()},
             "edges": {name: {"calls": edge.calls, "bytes": edge.bytes} for name, edge in self.edges.items()},
             "restarts": sum(self.restarts.values()),
             "dropped": self.dropped,
@@ -234,11 +271,15 @@ class Monitor:
             "counters": dict(self.counters),
             "restarts": dict(self.restarts),
             "edges": {name: [edge.calls, edge.bytes, edge.waited] for name, edge in self.edges.items()},
+            "roles": {role: asdict(total) for role, total in self.roles.items()},
+            "cpu_seconds": dict(self.cpu_seconds),
             "lag": [self.lag.total, self.lag.count, self.lag.maximum] if self.lag.count else None,
+            "lag_counts": self.lag_counts,
             "episodes": self.episodes,
             "window": [[episode.reward, episode.length] for episode in self._window],
             "history": list(self.history),
             "eval": [self.eval_reward, self.eval_episodes],
+            "first_step": self.first_step and list(self.first_step),
             "crossed": self.crossed and list(self.crossed),
             "first_update": self._first_update and list(self._first_update),
             "last_update": self._last_update and list(self._last_update),
@@ -257,11 +298,15 @@ class Monitor:
         monitor.counters.update(state["counters"])
         monitor.restarts.update(state["restarts"])
         monitor.edges.update({name: Traffic(*edge) for name, edge in state["edges"].items()})
+        monitor.roles.update({role: RoleTotal(**total) for role, total in state.get("roles", {}).items()})
+        monitor.cpu_seconds.update(state.get("cpu_seconds", {}))
         monitor.lag = Stat(*state["lag"]) if state["lag"] else Stat()
+        monitor.lags.update({int(lag): steps for lag, steps in state.get("lag_counts", {}).items()})
         monitor.episodes = state["episodes"]
         monitor._window.extend(Episode(reward, length) for reward, length in state["window"])
         monitor.history.extend(state["history"])
         monitor.eval_reward, monitor.eval_episodes = state["eval"]
+        monitor.first_step = Mark(*state["first_step"]) if state.get("first_step") else None
         same = state["threshold"] == threshold
         monitor.crossed = Mark(*state["crossed"]) if same and state["crossed"] else None
         monitor._first_update = Mark(*state["first_update"]) if state["first_update"] else None

@@ -27,10 +27,21 @@ class View:
     restarts: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
+    time_left: float | None = None
+    """To the end of its seconds, if the run has only so many."""
 
     @classmethod
-    def of(cls, monitor: Monitor, identity: Identity, total_steps: int | None, now: float) -> View:
+    def of(
+        cls,
+        monitor: Monitor,
+        identity: Identity,
+        total_steps: int | None,
+        now: float,
+        total_seconds: float | None = None,
+    ) -> View:
         """Totals as of `now`; rates and shares over the last finished interval."""
+        first = monitor.first_step
+        spent = monitor.elapsed(now) - first.seconds if first is not None else 0.0
         return cls(
             identity=identity,
             elapsed=monitor.elapsed(now),
@@ -47,6 +58,7 @@ class View:
             restarts=dict(monitor.restarts),
             dropped=monitor.dropped,
             nodes=monitor.nodes,
+            time_left=None if total_seconds is None else max(0.0, total_seconds - spent),
         )
 
     @property
@@ -57,8 +69,9 @@ class View:
 
     @property
     def seconds_left(self) -> float | None:
-        """To `total_steps` at the present speed."""
+        """To `total_steps` at the present speed, or to the end of its time if that comes first."""
         speed = self.steps_per_second
         if self.total_steps is None or not speed:
-            return None
-        return max(0, self.total_steps - self.env_steps) / speed
+            return self.time_left
+        left = max(0, self.total_steps - self.env_steps) / speed
+        return left if self.time_left is None else min(left, self.time_left)

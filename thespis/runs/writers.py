@@ -23,14 +23,14 @@ class MetricsWriter:
         self._events = run.tensorboard
         self._warn = warn
         self._failing = False
-        self._lines: _Appender | None = None
+        self._lines: Appender | None = None
         self._tensorboard: _TensorBoard | None = None
 
     def write(self, step: int, seconds: float, row: dict[str, float]) -> None:
         """Write one row, taken after `step` environment steps and `seconds` of run time."""
         try:
             if self._lines is None:
-                self._lines = _Appender(self._path)
+                self._lines = Appender(self._path)
                 self._lines.cut_torn_line()
             if self._tensorboard is None:
                 self._tensorboard = _TensorBoard(self._events)
@@ -50,7 +50,7 @@ class MetricsWriter:
             self._tensorboard.file.close()
 
 
-class _Appender:
+class Appender:
     """A file that grows by whole records: what a full disk cut off is taken back, so later records stay readable."""
 
     def __init__(self, path: Path) -> None:
@@ -66,6 +66,10 @@ class _Appender:
             os.ftruncate(self._descriptor, self._size)
             raise
         self._size += len(record)
+
+    def sync(self) -> None:
+        """Return once all of it is on the disk."""
+        os.fsync(self._descriptor)
 
     def cut_torn_line(self) -> None:
         """Drop a last line that a kill left without its end."""
@@ -92,7 +96,7 @@ class _TensorBoard:
         directory.mkdir(exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}"
         self._event, self._summary = Event, Summary
-        self.file = _Appender(directory / name)
+        self.file = Appender(directory / name)
         self._records = RecordWriter(self.file)
         self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 from thespis.runtime.context import Context, Identity
 from thespis.runtime.process import Status
+
+T = TypeVar("T")
 
 _YIELD_SECONDS = 0.02
 """How long a role may work before the process looks at its sockets: a stop is then never far away."""
@@ -22,9 +25,11 @@ _YIELD_SECONDS = 0.02
 class LocalContext(Context):
     """Real time, and a status page on which a hanging environment can be seen from outside."""
 
-    def __init__(self, identity: Identity, status: Status) -> None:
+    def __init__(self, identity: Identity, status: Status, thread: bool = False) -> None:
+        """`thread`: what is done aside is done in a thread."""
         super().__init__(identity)
         self.status = status
+        self._thread = ThreadPoolExecutor(1, f"{identity}") if thread else None
         self.yielded = self.now()
         self._kinds: dict[str, _Measured] = {}
 
@@ -36,6 +41,14 @@ class LocalContext(Context):
         if measured is None:
             measured = self._kinds[kind] = _Measured(self, kind)
         return measured
+
+    async def aside(self, kind: str, items: int, function: Callable[..., T], *args: Any) -> T:
+        if self._thread is None:
+            return await super().aside(kind, items, function, *args)
+        started = self.now()
+        result = await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        self.worked(kind, self.now() - started)
+        return result
 
     def locate(self, env: int, episode: int, step: int) -> None:
         self.status.locate(env, episode, step)
@@ -50,22 +63,30 @@ class _Measured(AbstractAsyncContextManager[None]):
         self._started = 0.0
 
     def __aenter__(self) -> Awaitable[None]:  # type: ignore[override]
-        if self._watched:
-            self._ctx.status.begin()
-        self._started = time.monotonic()
+        ctx = self._ctx
+        now = time.monotonic()
+        # Before the work, not after: what it changed and the answer that says so are then there at the same moment.
+        if now - ctx.yielded > _YIELD_SECONDS:
+            ctx.yielded = now
+            return self._in_a_turn()
+        self._begin(now)
         return _AT_ONCE
 
     def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> Awaitable[None]:  # type: ignore[override]
-        ctx = self._ctx
-        now = time.monotonic()
         if self._watched:
-            ctx.status.end()
+            self._ctx.status.end()
         if kind is None:
-            ctx.worked(self._kind, now - self._started)
-            if now - ctx.yielded > _YIELD_SECONDS:
-                ctx.yielded = now
-                return asyncio.sleep(0)
+            self._ctx.worked(self._kind, time.monotonic() - self._started)
         return _AT_ONCE
+
+    async def _in_a_turn(self) -> None:
+        await asyncio.sleep(0)
+        self._begin(time.monotonic())
+
+    def _begin(self, now: float) -> None:
+        if self._watched:
+            self._ctx.status.begin()
+        self._started = now
 
 
 class _AtOnce:

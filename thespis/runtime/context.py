@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import zlib
-from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from thespis.types import Episode
+from thespis.types import Array, Episode
 
 T = TypeVar("T")
+R = TypeVar("R", covariant=True)
 
 _AHEAD: contextvars.ContextVar[bool] = contextvars.ContextVar("ahead", default=False)
 
@@ -61,7 +62,10 @@ class Report:
 
     `counters`: e.g. `env_steps`, `updates`, `dropped/<name>`. `stats`: by metric name (`train/loss`, `lag`).
     `busy`: seconds per kind of work. `edges`: by edge name, `caller.service.method`.
-    `waiting`: the edge the role waits on right now, if any. `seconds`: the time the report covers.
+    `lags`: steps that were used at each lag. `waiting`: the edge the role waits on right now, if any.
+    `away`: it is at something long that watches itself.
+    `seconds`: the time the report covers. `rss_mb`: the most memory its process has had.
+    `cpu_seconds`: of its process, told by the first role there alone.
     """
 
     role: str
@@ -72,8 +76,11 @@ class Report:
     episodes: list[Episode] = field(default_factory=list)
     busy: dict[str, float] = field(default_factory=dict)
     edges: dict[str, Traffic] = field(default_factory=dict)
+    lags: dict[int, int] = field(default_factory=dict)
     waiting: str | None = None
+    away: bool = False
     rss_mb: float = 0.0
+    cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +104,29 @@ class Identity:
         return f"{self.role} {self.index}"
 
 
+class Job(Protocol[R]):
+    """Something that blocks for long, such as a run of its own. `stop` may be called from another thread."""
+
+    def run(self) -> R: ...
+
+    def stop(self) -> None:
+        """Make `run` return soon."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, by its own clock; known once it has run."""
+        ...
+
+
 class Context:
     """One role's view of its runtime. `now` and `work` are what the runtimes do differently."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
+        self.address: str | None = None
+        """Where processes on other machines reach this one; None where all of them are on one."""
         self.waiting: str | None = None
+        self.away = False
         self._report = Report(identity.role, identity.index)
         self._since = self.now()
 
@@ -118,6 +142,26 @@ class Context:
         The simulation turns it into virtual time, the other runtimes measure it.
         """
         raise NotImplementedError
+
+    async def aside(self, kind: str, items: int, function: Callable[..., T], *args: Any) -> T:
+        """Do long work; in a thread, where the program wants this role's process to answer others meanwhile."""
+        async with self.work(kind, items):
+            return function(*args)
+
+    async def perform(self, kind: str, job: Job[T]) -> T:
+        """Do `job` beside the event loop. A role that is halted meanwhile stops it, and waits until it has ended."""
+        started, self.away = self.now(), True
+        running = asyncio.get_running_loop().run_in_executor(None, job.run)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            job.stop()
+            with suppress(Exception):
+                await running
+            raise
+        finally:
+            self.away = False
+            self.worked(kind, self.now() - started)
 
     def locate(self, env: int, episode: int, step: int) -> None:
         """Say which environment is about to step, so that a watchdog can name it if it never returns."""
@@ -164,6 +208,21 @@ class Context:
             stat = self._report.stats[name] = Stat()
         stat.add(value, maximum, weight)
 
+    def lag(self, behind: Array, weight: float | None = None) -> None:
+        """Book how many updates behind some steps were when they were used, `[N]`; `weight` steps, by default N.
+
+        Besides mean and maximum it is counted how many steps had which lag: exactly below 8, to a quarter above.
+        """
+        each = 1.0 if weight is None else weight / behind.size
+        self.record("lag", float(behind.mean()), maximum=float(behind.max()), weight=each * behind.size)
+        # All but the three highest bits are left out: four quarters for each power of two, and they stand in a row.
+        coarse = np.maximum(np.frexp(behind)[1] - 3, 0)
+        quarters = np.bincount(4 * coarse + (behind >> coarse))
+        lags = self._report.lags
+        for quarter in quarters.nonzero()[0].tolist():
+            lag = quarter if quarter < 8 else (quarter % 4 + 4) << (quarter // 4 - 1)
+            lags[lag] = lags.get(lag, 0) + round(float(quarters[quarter]) * each)
+
     def episode(self, episode: Episode) -> None:
         self._report.episodes.append(episode)
 
@@ -186,7 +245,7 @@ class Context:
         now = self.now()
         report, self._report = self._report, Report(self.identity.role, self.identity.index)
         report.seconds, self._since = now - self._since, now
-        report.waiting = self.waiting
+        report.waiting, report.away = self.waiting, self.away
         return report
 
     def _traffic(self, edge: str) -> Traffic:

@@ -2,19 +2,21 @@
 
 Delivery may happen more than once (a reply can be lost, a connection can be replaced), the effect happens once:
 a call carries its caller's incarnation and a sequence number, and the endpoint answers a repeated one from memory.
+That memory is part of a service's checkpoint: what it did before a crash is in its state, so it must not be done again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from thespis.program import Edge, RoleSpec
 from thespis.runs.checkpoints import load_role
 from thespis.runtime.context import Context, Waiting
+from thespis.types import Array
 
 
 class Call(NamedTuple):
@@ -35,6 +37,7 @@ class Endpoint:
         self._role = role
         self._methods = frozenset(getattr(type(role), "EDGES", ()))
         self._seen: dict[tuple[str, int], tuple[int, dict[int, asyncio.Task[Any]]]] = {}
+        self._earlier: dict[tuple[str, int, int], dict[int, Any]] = {}
 
     async def answer(self, call: Call) -> Any:
         return await asyncio.shield(self.begin(call))
@@ -53,9 +56,34 @@ class Endpoint:
         for sequence in [number for number in answers if number < call.settled]:
             del answers[sequence]
         if call.sequence not in answers:
-            method: Callable[..., Any] = getattr(self._role, call.method)
-            answers[call.sequence] = asyncio.ensure_future(method(*call.args))
+            answers[call.sequence] = asyncio.ensure_future(self._do(call))
         return answers[call.sequence]
+
+    def _do(self, call: Call) -> Coroutine[Any, Any, Any]:
+        earlier = self._earlier.get(call.caller, {})
+        if call.sequence in earlier:
+            return _known(earlier[call.sequence])
+        made: Coroutine[Any, Any, Any] = getattr(self._role, call.method)(*call.args)
+        return made
+
+    def state(self) -> list[Any]:
+        """What was done for whom and may be asked for again, as JSON values.
+
+        Only plain answers are kept. Others are what a service hands out: it can do so again.
+        """
+        return [
+            [
+                role,
+                index,
+                incarnation,
+                {str(sequence): task.result() for sequence, task in answers.items() if _plain(task)},
+            ]
+            for (role, index), (incarnation, answers) in self._seen.items()
+        ]
+
+    def restore(self, state: list[Any]) -> None:
+        for role, index, incarnation, answers in state:
+            self._earlier[role, index, incarnation] = {int(sequence): answer for sequence, answer in answers.items()}
 
     def lost(self, caller: tuple[str, int, int]) -> None:
         """This life of a caller is gone: nothing more is done on its behalf, so a batch is not taken for nobody."""
@@ -65,6 +93,15 @@ class Endpoint:
             del self._seen[role, index]
             for task in known[1].values():
                 task.cancel()
+
+
+async def _known(answer: Any) -> Any:
+    return answer
+
+
+def _plain(task: asyncio.Task[Any]) -> bool:
+    done = task.done() and not task.cancelled() and task.exception() is None
+    return done and isinstance(task.result(), int | float | str | None)
 
 
 class Caller:
@@ -114,17 +151,31 @@ class Stub:
         return answer
 
 
-def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) -> Any:
-    """Build a role with its edges live, and put back what a checkpoint holds of it."""
+def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) -> tuple[Any, Endpoint]:
+    """Build a role with its edges live, and the endpoint that serves it; put back what a checkpoint holds of both."""
     caller = Caller(ctx)
 
     def live(part: Any) -> Any:
+        if isinstance(part, tuple) and any(isinstance(edge, Edge) for edge in part):
+            return tuple(map(live, part))
         return Stub(caller, (part.service, part.index), part.method, deliver) if isinstance(part, Edge) else part
 
     role = spec.builder(ctx, *map(live, spec.args), **{name: live(part) for name, part in spec.settings.items()})
+    endpoint = Endpoint(role)
     forgets = ctx.identity.restarts > 0 and getattr(role, "FORGETS", False)
     if restore is not None and hasattr(role, "restore") and not forgets:
         saved = load_role(restore, *spec.key)
         if saved is not None:
-            role.restore(*saved)
-    return role
+            arrays, values = saved
+            endpoint.restore(values.pop(_ANSWERED, []))
+            role.restore(arrays, values)
+    return role, endpoint
+
+
+def snapshot(role: Any, endpoint: Endpoint) -> tuple[dict[str, Array], dict[str, Any]]:
+    """What `build` puts back, for a checkpoint; the arrays are the role's own."""
+    arrays, values = role.state()
+    return arrays, {**values, _ANSWERED: endpoint.state()}
+
+
+_ANSWERED = "answered"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import resource
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
@@ -17,16 +17,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from thespis.errors import ThespisError
+from thespis.memory import available_memory
 from thespis.program import RoleSpec
 from thespis.runs.checkpoints import save_role
 from thespis.runtime.clock import LocalContext
 from thespis.runtime.context import Context, Identity
-from thespis.runtime.endpoint import Call, Endpoint, build
-from thespis.runtime.process import Status
+from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
+from thespis.runtime.process import Status, peak_memory_mb
 from thespis.sealed import seal, unseal
 
 _FLUSH_SECONDS = 0.05
 """How stale the supervisor's numbers may be: it decides when to stop from them."""
+_WEIGH_SECONDS = 1.0
+"""How often a process looks how much memory it has: that takes longer than a report."""
+_COPIED_SHARE = 0.25
+"""Of the memory that is free, a copy of what is saved may take this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +57,14 @@ class Line(Protocol):
 
 
 class Host:
-    """Roles that live together. `tell` says something to the supervisor; `over` is done when it is time to leave."""
+    """Roles that live together. `tell` says something to the supervisor; `over` is done when it is time to leave.
 
-    def __init__(self, tell: Callable[[Any], None], status: Status) -> None:
+    `address`: where other machines reach this one, if there are others.
+    """
+
+    def __init__(self, tell: Callable[[Any], None], status: Status, address: str | None = None) -> None:
         self.over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._tell, self._status = tell, status
+        self._tell, self._status, self._address = tell, status, address
         self._contexts: list[Context] = []
         self._roles: dict[tuple[str, int], Any] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
@@ -68,6 +76,9 @@ class Host:
         self._calls = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._workers: list[asyncio.Task[None]] = []
+        self._cpu = 0.0
+        self._weighed = float("-inf")
+        self._rss_mb = 0.0
 
     def start(self, start: Start) -> None:
         """Build the roles and let the workers among them run. What goes wrong is told, not raised."""
@@ -88,11 +99,10 @@ class Host:
     # -- roles ------------------------------------------------------------------------------------
 
     def _build(self, spec: RoleSpec, identity: Identity, start: Start) -> None:
-        ctx = LocalContext(identity, self._status)
-        role = build(spec, ctx, self._deliver, start.restore)
+        ctx = LocalContext(identity, self._status, spec.thread)
+        ctx.address = self._address
+        self._roles[spec.key], self._endpoints[spec.key] = build(spec, ctx, self._deliver, start.restore)
         self._contexts.append(ctx)
-        self._roles[spec.key] = role
-        self._endpoints[spec.key] = Endpoint(role)
 
     async def _work(self, key: tuple[str, int], role: Any) -> None:
         try:
@@ -195,7 +205,7 @@ class Host:
                     worker.cancel()
                 await asyncio.gather(*self._workers, return_exceptions=True)
             elif kind == "save":
-                self._save(Path(args[0]))
+                await self._save(Path(args[0]))
             elif kind == "do":
                 key, method, *rest = args
                 return await getattr(self._roles[key], method)(*rest)
@@ -208,10 +218,28 @@ class Host:
         finally:
             self.flush()
 
-    def _save(self, staging: Path) -> None:
-        for (name, index), role in self._roles.items():
-            if hasattr(role, "state"):
-                save_role(staging, name, index, *role.state())
+    async def _save(self, staging: Path) -> None:
+        """Copy what the roles hold at this moment and write it from a thread: a large replay goes on meanwhile.
+
+        Without memory for a copy it is written at once, and everybody waits.
+        """
+        states = {
+            key: snapshot(role, self._endpoints[key]) for key, role in self._roles.items() if hasattr(role, "state")
+        }
+
+        def write() -> None:
+            for (name, index), (arrays, values) in states.items():
+                save_role(staging, name, index, arrays, values)
+
+        size = sum(array.nbytes for arrays, _ in states.values() for array in arrays.values())
+        if size > _COPIED_SHARE * available_memory():
+            write()
+            return
+        states = {
+            key: ({name: array.copy() for name, array in arrays.items()}, values)
+            for key, (arrays, values) in states.items()
+        }
+        await asyncio.to_thread(write)
 
     async def _close(self) -> None:
         for role in self._roles.values():
@@ -227,10 +255,13 @@ class Host:
 
     def flush(self) -> None:
         reports = [ctx.take_report() for ctx in self._contexts]
-        # The peak, not the present size: it is one cheap call, and the peak is what must fit.
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if time.monotonic() - self._weighed >= _WEIGH_SECONDS:
+            self._weighed, self._rss_mb = time.monotonic(), peak_memory_mb()
         for report in reports:
-            report.rss_mb = resident
+            report.rss_mb = self._rss_mb
+        if reports:
+            spent = time.process_time()
+            reports[0].cpu_seconds, self._cpu = spent - self._cpu, spent
         self._tell(("reports", reports))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:

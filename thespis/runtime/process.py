@@ -70,6 +70,15 @@ class Status:
         return _STATUS.unpack_from(self._page)
 
 
+def peak_memory_mb() -> float:
+    """The most memory this process has had: the peak is what must fit.
+
+    Not `getrusage`: its peak begins with that of the process which started this one.
+    """
+    with open("/proc/self/status") as file:
+        return next((int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM")), 0.0)
+
+
 @dataclass(slots=True)
 class Child:
     """A running child process, as its supervisor sees it."""

@@ -15,7 +15,7 @@ from typing import Any
 from thespis.config import Experiment
 from thespis.errors import ThespisError
 from thespis.program import Program, RoleSpec
-from thespis.runs.checkpoints import Checkpoints, policy_weights, read_meta, weights_sha256
+from thespis.runs.checkpoints import Checkpoints, load_values, policy_weights, read_meta, weights_sha256
 from thespis.runs.commit import commit_file, to_json
 from thespis.runs.directory import RunDirectory
 from thespis.runs.monitor import Identity, Monitor
@@ -31,8 +31,13 @@ _START_SECONDS = 60.0
 class Session:
     """One run from its first report to its summary. `now` is the runtime's clock, which a resumed run continues."""
 
-    def __init__(self, cfg: Experiment, program: Program, run: RunDirectory, screen: Screen) -> None:
+    def __init__(
+        self, cfg: Experiment, program: Program, run: RunDirectory, screen: Screen, until: int | None = None
+    ) -> None:
+        """`until`: environment steps to stop at, if that is not when the run is over."""
         self.cfg, self.program, self.run, self.screen = cfg, program, run, screen
+        self.limit = cfg.total_steps if until is None else until
+        self.partial = until is not None
         self.monitor = Monitor(threshold=cfg.stop_at_return)
         self.checkpoints = Checkpoints(run.checkpoints, keep=cfg.keep)
         self.identity = Identity(program.name, cfg.env_name, cfg.seed, cfg.on)
@@ -55,6 +60,9 @@ class Session:
         self._next_save = cfg.checkpoint_every
         self._last_update = (0, 0.0)
         self._weights_sha256: str | None = None
+        kept = {spec.key: getattr(spec.kind, "HOLDS", None) for spec in program.roles}
+        self._holds: dict[tuple[str, int], str] = {key: name for key, name in kept.items() if name}
+        self._held = dict.fromkeys(self._holds, 0)
 
     # -- while it runs ----------------------------------------------------------------------------
 
@@ -66,11 +74,20 @@ class Session:
 
     def receive(self, report: Report, now: float) -> None:
         self.monitor.add(report, now)
+        key = (report.role, report.index)
+        if key in self._holds:
+            self._held[key] += int(report.counters.get(self._holds[key], 0))
         if self.stop_reason is None:
             if self.monitor.reached:
                 self.stop_reason = "return_reached"
-            elif self.monitor.env_steps >= self.cfg.total_steps:
+            elif self.monitor.env_steps >= self.limit:
                 self.stop_reason = "total_steps"
+            elif self._time_is_up(now):
+                self.stop_reason = "total_seconds"
+
+    def _time_is_up(self, now: float) -> bool:
+        first, limit = self.monitor.first_step, self.cfg.total_seconds
+        return limit is not None and first is not None and self.monitor.elapsed(now) - first.seconds >= limit
 
     def tick(self, now: float) -> None:
         """Write a row if one is due, and refresh what a person sees."""
@@ -84,7 +101,7 @@ class Session:
         self.screen.report(self.view(now))
 
     def view(self, now: float) -> View:
-        return View.of(self.monitor, self.identity, self.cfg.total_steps, now)
+        return View.of(self.monitor, self.identity, self.limit, now, self.cfg.total_seconds)
 
     def end(self, reason: str, error: str | None = None, *, blame_user: bool = False) -> None:
         """Ask the runtime to stop. The first reason counts; later ones are its consequences."""
@@ -107,11 +124,14 @@ class Session:
 
     def reverted(self, spec: RoleSpec, checkpoint: Path | None) -> None:
         """Count what a role had taken in since the checkpoint from which its next life goes on."""
-        held = getattr(spec.kind, "HOLDS", None)
-        if held is None:
-            return
-        then = read_meta(checkpoint)["monitor"]["counters"].get(held, 0) if checkpoint is not None else 0
-        self.monitor.lost(held, self.monitor.counters.get(held, 0) - then)
+        if spec.key in self._holds:
+            before = self._held[spec.key]
+            self._hold(spec.key, checkpoint)
+            self.monitor.lost(self._holds[spec.key], before - self._held[spec.key])
+
+    def _hold(self, key: tuple[str, int], checkpoint: Path | None) -> None:
+        values = load_values(checkpoint, *key) if checkpoint is not None else {}
+        self._held[key] = int(values.get(self._holds[key].rpartition("/")[2], 0))
 
     def came_up(self, now: float) -> None:
         """A process has built its roles: nobody can be expected to have learned before."""
@@ -122,7 +142,7 @@ class Session:
 
         `starting`: processes that have not built their roles yet. A busy machine may take long to start them.
         """
-        if self.monitor.updates != self._last_update[0]:
+        if self.monitor.updates != self._last_update[0] or any(self.monitor.away.values()):
             self._last_update = (self.monitor.updates, now)
         limit = max(self.cfg.stall_timeout, _START_SECONDS) if starting else self.cfg.stall_timeout
         if now - self._last_update[1] < limit:
@@ -187,7 +207,10 @@ class Session:
         self.generation = int(meta["generation"]) + 1
         self._next_row = self.clock + self.cfg.report_every
         self._next_save = self.clock + self.cfg.checkpoint_every
-        self._last_update = (self.monitor.updates, self.clock)
+        if self.monitor.updates != self._last_update[0]:  # else cuts that follow too soon would hide a stall
+            self._last_update = (self.monitor.updates, self.clock)
+        for key in self._holds:
+            self._hold(key, checkpoint)
 
     def resume(self) -> Path | None:
         """Go on from the newest valid checkpoint, and say which it is and why."""
@@ -204,10 +227,12 @@ class Session:
             self.generation = 1
             return None
         self.load(found.path)
-        if self.monitor.env_steps >= self.cfg.total_steps:
+        if self.monitor.env_steps >= self.limit:
             raise ThespisError(
                 f"{self.run.path} has taken its {self.monitor.env_steps:,} steps; give resume a higher --total-steps"
             )
+        if self._time_is_up(self.clock):
+            raise ThespisError(f"{self.run.path} has had its seconds; give resume a higher --total-seconds")
         if self.monitor.reached:
             raise ThespisError(f"{self.run.path} has reached its return; give resume a higher --stop-at-return")
         self.log(f"resuming {found.path.name}, the newest valid checkpoint, at {self.monitor.env_steps:,} steps")
@@ -225,11 +250,34 @@ class Session:
         summary = self.monitor.summary(
             self.identity, self.stop_reason or "error", now, startup_seconds, self._weights_sha256
         )
+        summary["processes"] = self._processes()
         try:
             commit_file(self.run.summary, to_json(summary))
         except OSError as error:
             self.log(f"summary.json not written ({error})")
         return summary
+
+    def _processes(self) -> dict[str, dict[str, Any]]:
+        """What each kind of process took: CPU seconds of all of its kind, and the mean of their peaks of memory.
+
+        Roles that share a process cannot be told apart here. The simulation has no processes: null.
+        """
+        monitor = self.monitor
+        kinds: dict[str, dict[str, Any]] = {}
+        for home, specs in self.program.processes.items():
+            first = specs[0]
+            name = first.role if len(specs) == 1 else home.removesuffix(f"-{first.index}")
+            if name in kinds:
+                kinds[name]["count"] += 1
+                continue
+            sizes = [size for size in monitor.rss_mb.get(first.role, {}).values() if size]
+            kinds[name] = {
+                "roles": [spec.role for spec in specs],
+                "count": 1,
+                "cpu_seconds": monitor.cpu_seconds.get(first.role),
+                "rss_mb": sum(sizes) / len(sizes) if sizes else None,
+            }
+        return kinds
 
     def close(self) -> None:
         self._writer.close()

@@ -12,8 +12,6 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,16 @@ import numpy as np
 from thespis.errors import ThespisError
 from thespis.program import Program, RoleSpec, shared
 from thespis.runs.checkpoints import save_role
-from thespis.runtime.context import Context, Identity
+from thespis.runtime.context import Identity
 from thespis.runtime.costs import CostModel, message_bytes
-from thespis.runtime.endpoint import Call, Endpoint, build
+from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
-from thespis.runtime.virtual import Deadlock, VirtualLoop
+from thespis.runtime.virtual import Deadlock, SimulatedContext, VirtualLoop
 
 _FLUSH_SECONDS = 0.05
+_CLOSE_FLUSH_SECONDS = 0.002
+"""For a part of a run: what it takes beyond its end is steps that it was not given."""
 _RESTART_SECONDS = 0.5
 _RETRY_SECONDS = 1.0
 """How long a caller waits for a reply that was lost before it asks again."""
@@ -37,30 +37,12 @@ _RETRY_SECONDS = 1.0
 Key = tuple[str, int]
 
 
-class SimulatedContext(Context):
-    """Virtual time: work costs what the cost model says, however long it really took."""
-
-    def __init__(self, identity: Identity, loop: VirtualLoop, costs: CostModel, slowdown: float) -> None:
-        self._loop, self._costs, self._slowdown = loop, costs, slowdown
-        super().__init__(identity)
-
-    def now(self) -> float:
-        return self._loop.time()
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
-        seconds = self._costs.work_seconds(kind, items) * self._slowdown
-        await asyncio.sleep(seconds)
-        self.worked(kind, seconds)
-
-
 @dataclasses.dataclass(slots=True)
 class Life:
     """A role that is alive in the simulation."""
 
     spec: RoleSpec
-    ctx: Context
+    ctx: SimulatedContext
     role: Any
     endpoint: Endpoint
     task: asyncio.Task[None] | None = None
@@ -73,12 +55,14 @@ class Simulation:
 
     def __init__(self, program: Program, session: Session, costs: CostModel, faults: list[Fault]) -> None:
         self._program, self._session, self._costs, self._faults = program, session, costs, faults
+        self._homes = {spec.key: spec.process for spec in program.roles}
         self._lives: dict[Key, Life] = {}
         self._back: dict[Key, asyncio.Event] = {}
         self._restarts: dict[str, int] = {}
         self._arrivals: dict[tuple[Key, str], float] = {}
         self._strikes: list[Fault] = []
         self._rng = np.random.default_rng()
+        self._flush_every = _CLOSE_FLUSH_SECONDS if session.partial else _FLUSH_SECONDS
         self._next_flush = 0.0
         self._cut = False
         self._turning = False
@@ -101,9 +85,9 @@ class Simulation:
     # -- one segment: from one cut to the next ----------------------------------------------------
 
     def _segment(self, start: float, restore: Path | None) -> tuple[float, Path | None]:
-        loop = VirtualLoop(start, self._on_time)
+        loop = VirtualLoop(start, self._on_time, self._before_leap)
         asyncio.set_event_loop(loop)
-        self._loop, self._cut, self._next_flush = loop, False, start + _FLUSH_SECONDS
+        self._loop, self._cut, self._next_flush = loop, False, start + self._flush_every
         self._rng = np.random.default_rng([self._session.cfg.seed, self._session.generation])
         self._restarts = dict.fromkeys(self._program.processes, 0)
         self._arrivals.clear()
@@ -145,16 +129,26 @@ class Simulation:
 
     def _on_time(self, now: float) -> None:
         if now >= self._next_flush:
-            self._next_flush = now + _FLUSH_SECONDS
+            self._next_flush = now + self._flush_every
             self._flush()
             self._session.tick(now)
             stalled = self._session.stalled(now)
             if stalled is not None:
                 self._session.end("stalled", stalled)
-            if not self._absent() and self._session.save_due(now):
+            ending = self._session.stop_reason is not None  # with a checkpoint of its own, after the last of all
+            if not ending and not self._absent() and self._session.save_due(now):
                 self._cut = True
         if self._turning and (self._cut or self._session.stop_reason is not None):
             self._loop.stop()
+
+    def _before_leap(self) -> bool:
+        """Whether to stay: what has been done by now may be all there was to do."""
+        if not self._turning:
+            return False
+        self._flush()
+        if self._session.stop_reason is not None:
+            self._loop.stop()
+        return self._session.stop_reason is not None
 
     def _flush(self) -> None:
         for life in self._lives.values():
@@ -165,6 +159,8 @@ class Simulation:
 
     def _interrupt(self) -> None:
         self._session.end("interrupted")
+        for life in self._lives.values():
+            life.ctx.interrupt()
         if self._judging is not None:
             self._judging.cancel()
 
@@ -184,11 +180,11 @@ class Simulation:
             )
             ctx = SimulatedContext(identity, self._loop, self._costs, slow)
             try:
-                role = build(spec, ctx, self._deliver, restore)
+                role, endpoint = build(spec, ctx, self._deliver, restore)
             except Exception as error:
                 self._fail_to_build(spec, error)
                 return
-            life = self._lives[spec.key] = Life(spec, ctx, role, Endpoint(role))
+            life = self._lives[spec.key] = Life(spec, ctx, role, endpoint)
             self._back[spec.key].set()
             if hasattr(role, "run"):
                 life.task = self._loop.create_task(self._work(life))
@@ -278,7 +274,8 @@ class Simulation:
         await self._strike(edge)
         back = message_bytes(answer)
         await asyncio.sleep(self._costs.edge_seconds(edge, back, self._rng))
-        return answer, there + back
+        apart = self._homes[call.service] != self._homes[call.caller[:2]]
+        return answer, (there + back) * apart
 
     async def _serve(self, call: Call) -> Any:
         """The service's answer; its error is its own, not its caller's."""
@@ -324,7 +321,7 @@ class Simulation:
                 raise OSError(f"{', '.join(self._absent())} is not running")
             for (name, index), life in self._lives.items():
                 if hasattr(life.role, "state"):
-                    save_role(staging, name, index, *life.role.state())
+                    save_role(staging, name, index, *snapshot(life.role, life.endpoint))
 
         return self._session.save(write, self._loop.time())
 
@@ -340,7 +337,7 @@ class Simulation:
         session = self._session
         if session.monitor.updates:
             self._save()
-        if session.stop_reason in ("total_steps", "return_reached"):
+        if session.stop_reason in ("total_steps", "total_seconds", "return_reached"):
             for life in list(self._lives.values()):
                 if hasattr(life.role, "evaluate"):
                     self._judge(loop, life)

@@ -26,7 +26,9 @@ from thespis.runtime.session import Session
 
 _TICK_SECONDS = 0.1
 _BACK_OFF = (0.5, 1.0, 2.0, 4.0, 8.0)
-_HALT_SECONDS, _SAVE_SECONDS, _EXIT_SECONDS = 3.0, 4.0, 2.0
+_HALT_SECONDS, _HASTY_SAVE_SECONDS, _EXIT_SECONDS = 3.0, 4.0, 2.0
+_SAVE_SECONDS = 120.0
+"""A replay of gigabytes takes its time. Somebody who pressed Ctrl-C does not wait for so long."""
 _EVALUATE_SECONDS = 120.0
 
 
@@ -261,7 +263,7 @@ class Supervisor:
         up = self._up()
         return [home for home in self._keepers if home not in up]
 
-    async def _save(self) -> None:
+    async def _save(self, seconds: float = _SAVE_SECONDS) -> None:
         """Every role with a state writes it into one staging directory, which then becomes a checkpoint."""
         session = self._session
         staging: Path | None = None
@@ -269,7 +271,7 @@ class Supervisor:
             if self._absent():
                 raise RuntimeError(f"{', '.join(self._absent())} is not running")
             staging = session.checkpoints.stage()
-            for answer in await self._ask_all(self._keepers, "save", str(staging), seconds=_SAVE_SECONDS):
+            for answer in await self._ask_all(self._keepers, "save", str(staging), seconds=seconds):
                 if isinstance(answer, BaseException):
                     raise answer
             session.commit(staging, self._now())
@@ -285,11 +287,13 @@ class Supervisor:
         session = self._session
         crashed = session.stop_reason in ("error", "stalled")
         await self._ask_all(self._up(), "halt", seconds=_HALT_SECONDS)
+        hasty = crashed or session.stop_reason == "interrupted"
         if self._saving is not None:
-            self._saving.cancel()
+            if hasty:
+                self._saving.cancel()
             await asyncio.gather(self._saving, return_exceptions=True)
         if session.monitor.updates:
-            await self._save()
+            await self._save(_HASTY_SAVE_SECONDS if hasty else _SAVE_SECONDS)
         if not crashed and session.stop_reason != "interrupted":
             self._judging = asyncio.create_task(self._evaluate())
             await asyncio.gather(self._judging, return_exceptions=True)

@@ -4,6 +4,8 @@ A frame is a header, a pickle, and the arrays the pickle refers to. Small arrays
 ones lie in the sender's arena, a memfd the supervisor made, and only their offsets travel. The receiver copies
 them out at once, so a block lives as long as one call and no array is ever shared between two roles.
 
+A message like one that went before (see forms.py) has no pickle, only its numbers.
+
 Pickle is safe here: both ends are processes of this run, joined by a socketpair that has no name.
 """
 
@@ -18,10 +20,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from thespis.runtime.forms import Form, Forms, Parts, take_apart
 from thespis.sealed import aligned, dump, load
+from thespis.types import Array
 
-_HEADER = struct.Struct("<QIIq")  # pickle bytes, array count, releases count, arena block (-1: arrays are inline)
+_HEADER = struct.Struct("<QIIqi")
+# Pickle bytes, array count, releases count, arena block (-1: arrays are inline), form (-1: it has none). Without a
+# pickle the message is of a form that is known, and the numbers of the message stand in its place.
 _NUMBER = struct.Struct("<Q")
+_PADDING = bytes(8)
 _INLINE = 16 * 1024
 """Below this many bytes of arrays a second copy is cheaper than the bookkeeping of shared memory."""
 
@@ -44,15 +51,19 @@ class Arena:
 
     def store(self, buffers: list[memoryview]) -> int:
         """Copy `buffers`, each aligned, into one block; return its offset, -1 if there is no room."""
-        length = sum(aligned(buffer.nbytes) for buffer in buffers)
-        start = self._fit(length)
+        ends = np.cumsum([aligned(buffer.nbytes) for buffer in buffers]).tolist()
+        arrays = [np.frombuffer(buffer, dtype=np.uint8) for buffer in buffers]
+        return self.place(ends[-1], arrays, [0, *ends[:-1]])
+
+    def place(self, length: int, arrays: list[Array], offsets: list[int]) -> int:
+        """Copy arrays to these offsets of one block; return where it is, -1 if there is no room."""
+        start = self._fit(aligned(length))
         if start < 0:
             return -1
-        self._blocks[start] = length
-        position = start
-        for buffer in buffers:
-            self._view[position : position + buffer.nbytes] = np.frombuffer(buffer, dtype=np.uint8)
-            position += aligned(buffer.nbytes)
+        self._blocks[start] = aligned(length)
+        for array, offset in zip(arrays, offsets, strict=True):
+            at = start + offset
+            self._view[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
         return start
 
     def free(self, start: int) -> None:
@@ -93,23 +104,43 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._releases: list[int] = []
         self._lent: set[int] = set()
+        self._forms = Forms()
 
     def send(self, message: Any) -> int:
         """Send without waiting; return how many bytes travelled. To a peer that is gone, nothing happens."""
         if self._transport is None:
             return 0
+        parts = take_apart(message)
+        form = self._forms.known(parts) if parts is not None else None
+        if parts is not None and form is not None:
+            return self._write_like(form, parts)
         body, buffers = dump(message)
         sizes = [buffer.nbytes for buffer in buffers]
         block = self._arena.store(buffers) if sum(sizes) > _INLINE else -1
-        head = _HEADER.pack(len(body), len(sizes), len(self._releases), block)
+        name = self._forms.name(parts, message) if parts is not None else -1
+        head = _HEADER.pack(len(body), len(sizes), len(self._releases), block, name)
         numbers = b"".join(map(_NUMBER.pack, (*sizes, *self._releases)))
-        inline = buffers if block < 0 else []
-        total = len(head) + len(numbers) + len(body) + sum(part.nbytes for part in inline)
+        return self._write([head, numbers, body], buffers, sum(sizes), block)
+
+    def _write_like(self, form: Form, parts: Parts) -> int:
+        """Send what is new in a message of a form that the other side knows."""
+        block = self._arena.place(form.size, parts.arrays, form.offsets) if form.size > _INLINE else -1
+        head = _HEADER.pack(0, 0, len(self._releases), block, form.number)
+        releases = b"".join(map(_NUMBER.pack, self._releases)) if self._releases else b""
+        inline: list[Any] = []
+        if block < 0:
+            for array in parts.arrays:
+                inline += array.data if array.size else b"", _PADDING[: -array.nbytes % 8]
+        return self._write([head, releases, form.numbers.pack(*parts.numbers)], inline, form.size, block)
+
+    def _write(self, parts: list[bytes], arrays: list[Any], size: int, block: int) -> int:
         self._releases.clear()
         if block >= 0:
             self._lent.add(block)
-        self._transport.write(b"".join((_NUMBER.pack(total), head, numbers, body, *inline)))
-        return total + sum(sizes) * (block >= 0)
+        total = sum(map(len, parts)) + size * (block < 0)
+        assert self._transport is not None
+        self._transport.write(b"".join((_NUMBER.pack(total), *parts, *(arrays if block < 0 else ()))))
+        return total + size * (block >= 0)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -141,7 +172,7 @@ class Connection(asyncio.Protocol):
         self._lost(self)
 
     def _decode(self, frame: bytes) -> tuple[Any, int]:
-        body_length, arrays, releases, block = _HEADER.unpack_from(frame)
+        body_length, arrays, releases, block, form = _HEADER.unpack_from(frame)
         at = _HEADER.size
         numbers = [_NUMBER.unpack_from(frame, at + i * _NUMBER.size)[0] for i in range(arrays + releases)]
         at += len(numbers) * _NUMBER.size
@@ -149,6 +180,8 @@ class Connection(asyncio.Protocol):
         for lent in numbers[arrays:]:
             self._lent.discard(lent)
             self._arena.free(lent)
+        if not body_length:
+            return self._decode_like(self._forms[form], frame, at, block)
         body = memoryview(frame)[at : at + body_length]
         at += body_length
         buffers: list[Any] = []
@@ -161,7 +194,16 @@ class Connection(asyncio.Protocol):
                 buffers.append(self._peer.copy(position, size))
                 position += aligned(size)
         message = load(body, buffers)
+        if form >= 0:
+            self._forms.learn(form, message)
         if block >= 0:
             # Copied out: say so with the next frame that goes the other way anyway.
             self._releases.append(block)
         return message, len(frame) + sum(sizes) * (block >= 0)
+
+    def _decode_like(self, form: Form, frame: bytes, at: int, block: int) -> tuple[Any, int]:
+        start = at + form.numbers.size
+        memory: Any = bytearray(frame[start:]) if block < 0 else self._peer.copy(block, form.size)
+        if block >= 0:
+            self._releases.append(block)
+        return form.make(frame, at, memory), len(frame) + form.size * (block >= 0)

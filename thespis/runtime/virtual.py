@@ -1,10 +1,18 @@
-"""An event loop whose clock jumps: when nothing is ready it moves to the next timer instead of sleeping."""
+"""Virtual time: an event loop whose clock jumps to the next timer instead of sleeping, and what roles see of it."""
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from thespis.runtime.context import Context, Identity, Job, T
+from thespis.runtime.costs import CostModel
+
+LEAP = 1.0
 
 
 class Deadlock(Exception):
@@ -26,13 +34,17 @@ class _Selector(selectors.SelectSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An asyncio loop on virtual time. `on_time(now)` is called whenever the clock has moved.
 
+    Before it moves by more than `LEAP` seconds, `before_leap()` is asked whether it should stay where it is.
+
     Everything asyncio orders by (ready order, timer) stays ordered, and no thread or socket can interfere:
     the same coroutines give the same interleaving every time.
     """
 
-    def __init__(self, start: float, on_time: Callable[[float], None]) -> None:
+    def __init__(
+        self, start: float, on_time: Callable[[float], None], before_leap: Callable[[], bool] = lambda: False
+    ) -> None:
         self._virtual = start
-        self._on_time = on_time
+        self._on_time, self._before_leap = on_time, before_leap
         super().__init__(_Selector(self._advance))
 
     def time(self) -> float:
@@ -41,6 +53,50 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _advance(self, timeout: float | None) -> None:
         if timeout is None:
             raise Deadlock
-        if timeout > 0:
+        if timeout > 0 and not (timeout > LEAP and self._before_leap()):
             self._virtual += timeout
             self._on_time(self._virtual)
+
+
+class SimulatedContext(Context):
+    """Virtual time: work costs what the cost model says, however long it really took."""
+
+    def __init__(self, identity: Identity, loop: VirtualLoop, costs: CostModel, slowdown: float) -> None:
+        self._loop, self._costs, self._slowdown = loop, costs, slowdown
+        self._job: Job[Any] | None = None
+        self._interrupted = False
+        super().__init__(identity)
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    @asynccontextmanager
+    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
+        yield
+        seconds = self._costs.work_seconds(kind, items) * self._slowdown
+        await asyncio.sleep(seconds)
+        self.worked(kind, seconds)
+
+    async def perform(self, kind: str, job: Job[T]) -> T:
+        """Now, and then its own time passes. In a thread, because a job may have an event loop of its own."""
+        self._job = job
+        if self._interrupted:
+            job.stop()
+        try:
+            with ThreadPoolExecutor(1) as thread:
+                result = thread.submit(job.run).result()
+        finally:
+            self._job = None
+        self.away = True
+        try:
+            await asyncio.sleep(job.seconds * self._slowdown)
+        finally:
+            self.away = False
+        self.worked(kind, job.seconds * self._slowdown)
+        return result
+
+    def interrupt(self) -> None:
+        """Stop what the role is at beside the event loop, for which everything else stands still, or begins there."""
+        self._interrupted = True
+        if self._job is not None:
+            self._job.stop()

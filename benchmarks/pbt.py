@@ -1,0 +1,74 @@
+"""Population-based training against random search: the same members, draws and steps, with and without copying.
+
+python benchmarks/pbt.py --member a2c --population 8 --steps 50000 --interval 5000
+
+Random search is a population that is never judged before its end. Both are scored by
+50 greedy episodes of the member that leads in the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from thespis import train
+
+
+def score(args: argparse.Namespace, seed: int, interval: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        started = time.perf_counter()
+        run = train(
+            "pbt",
+            env=args.env,
+            member=args.member,
+            on=args.on,
+            seed=seed,
+            population=args.population,
+            total_steps=args.population * args.steps,
+            interval=interval,
+            settings=tuple(args.settings),
+            eval_every=0.0,
+            eval_episodes=50,
+            run_dir=Path(directory) / "run",
+            quiet=True,
+        )
+        rows = [json.loads(line) for line in (run.path / "lineage.jsonl").read_text().splitlines()]
+        return {
+            "greedy": run.summary["eval_return_mean"],
+            "return": max(row["return"] or 0.0 for row in rows[-args.population :]),
+            "steps": run.summary["env_steps"],
+            "copies": sum(row["event"] == "copy" for row in rows),
+            "seconds": time.perf_counter() - started,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--member", default="a2c")
+    parser.add_argument("--env", default="CartPole-v1")
+    parser.add_argument("--on", default="simulation")
+    parser.add_argument("--population", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=50_000, help="of each member")
+    parser.add_argument("--interval", type=int, default=5_000)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--settings", nargs="*", default=["optimizer.anneal=false"])
+    args = parser.parse_args()
+    found: dict[str, list[float]] = {}
+    for seed in args.seeds:
+        for name, interval in (("pbt", args.interval), ("random", args.steps)):
+            told = score(args, seed, interval)
+            found.setdefault(name, []).append(told["return"])
+            print(
+                f"{name:7} seed {seed}  " + "  ".join(f"{key} {value:.6g}" for key, value in told.items()), flush=True
+            )
+    for name, returns in found.items():
+        print(f"{name:7} median {median(returns):.1f}  best {max(returns):.1f}  worst {min(returns):.1f}")
+
+
+if __name__ == "__main__":
+    main()

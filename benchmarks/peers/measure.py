@@ -1,0 +1,135 @@
+"""One run of a driver: the lines it prints, how long it took to start, and the memory of all its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+MARK = "THESPIS_PEER_RUN"
+"""Processes of a run are known by it, however deep below us they were started."""
+_WARM_UP = 0.25
+"""Share of a run's seconds that does not count for its speed: first calls are slow, and some libraries learn late."""
+_START_SECONDS = 180.0
+
+
+class Run:
+    """A command and all its processes. What it prints that is no JSON is kept, to say why it failed."""
+
+    def __init__(self, command: Sequence[str], more: dict[str, str]) -> None:
+        self.mark = f"{MARK}={uuid.uuid4().hex}"
+        name, _, value = self.mark.partition("=")
+        self.lines: list[dict[str, Any]] = []
+        self.said: list[str] = []
+        self.peak_mb = 0.0
+        self.first_line: float | None = None
+        self._started = time.monotonic()
+        self._process = subprocess.Popen(
+            command,
+            env={**os.environ, **more, name: value},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def wait(self, seconds: float) -> int | None:
+        """The exit code; None if it had to be ended after so many seconds. Nothing of it is left, either way."""
+        reader = threading.Thread(target=self._read)
+        reader.start()
+        deadline = time.monotonic() + seconds
+        try:
+            while self._process.poll() is None and time.monotonic() < deadline:
+                self._weigh()
+                time.sleep(0.5)
+            return self._process.poll()
+        finally:
+            for pid in self.processes():
+                _kill(pid)
+            self._process.wait()
+            reader.join()
+
+    def processes(self) -> list[int]:
+        """Living processes of the run."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # it ended while we looked, or is not ours to look at
+        return found
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            for line in output:
+                if line.startswith('{"steps"'):
+                    self.lines.append(json.loads(line))
+                    if self.first_line is None:
+                        self.first_line = time.monotonic() - self._started - self.lines[0]["seconds"]
+                elif line.strip():
+                    self.said = [*self.said[-20:], line.strip()]
+
+    def _weigh(self) -> None:
+        """Shared pages count once, divided among those who share them."""
+        total = sum(filter(None, map(_proportional_kb, self.processes())))
+        self.peak_mb = max(self.peak_mb, total / 1024)
+
+
+def measure(command: Sequence[str], seconds: float, until: float | None, more: dict[str, str]) -> dict[str, Any]:
+    """Run a driver for `seconds`, or until its return is reached. An `error` is in the result if it failed."""
+    run = Run([*command, *_limits(seconds, until)], more)
+    code = run.wait(seconds * 1.5 + _START_SECONDS)
+    found: dict[str, Any] = {"peak_mb": run.peak_mb, "start_seconds": run.first_line}
+    if code != 0 or not run.lines:
+        reason = run.said[-1] if run.said else "it printed nothing"
+        found["error"] = f"no end after {seconds * 1.5 + _START_SECONDS:.0f} s" if code is None else reason
+    return {**found, **figures(run.lines, until)}
+
+
+def figures(lines: Sequence[dict[str, Any]], until: float | None) -> dict[str, Any]:
+    """Steps per second after the warm-up, and the seconds to the return; null where there is nothing to say."""
+    end = lines[-1]["seconds"] if lines else 0.0
+    counted = [line for line in lines if line["seconds"] >= _WARM_UP * end]
+    speed = None
+    if len(counted) > 1:
+        first, last = counted[0], counted[-1]
+        speed = (last["steps"] - first["steps"]) / (last["seconds"] - first["seconds"])
+    reached = None
+    if until is not None:
+        reached = next((line for line in lines if line["return"] is not None and line["return"] >= until), None)
+    return {
+        "steps_per_second": speed,
+        "seconds_to": reached and reached["seconds"],
+        "steps_to": reached and reached["steps"],
+        "return": lines[-1]["return"] if lines else None,
+    }
+
+
+def _limits(seconds: float, until: float | None) -> list[str]:
+    return ["--seconds", str(seconds), *(["--until", str(until)] if until is not None else [])]
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _proportional_kb(pid: int) -> int | None:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    except OSError:
+        return None  # it has just ended
+    return None

@@ -1,0 +1,316 @@
+"""Do more actors give more steps? Environments that only wait (10 ms a step), 1 to 128 actors, measured and predicted.
+
+With one environment per actor the ideal is actors / 10 ms. Each setting runs on local processes, and in the simulation
+with a cost model made of measured costs: work as it takes the same roles in one process, messages as they take a run
+of one actor. The table goes into docs/scale.md; what is measured is kept, and not measured again.
+
+python -m benchmarks.scale                           everything
+python -m benchmarks.scale impala --actors 1 64      a part of it; --again to measure it anew
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import yaml
+
+from benchmarks.pages import ROOT, keep, load, machine, replace_part, table
+from thespis.config import Experiment
+from thespis.envs.toys import Sleep
+from thespis.launch import defaults, launch
+from thespis.runtime.session import Session
+from thespis.runtime.virtual import SimulatedContext
+
+STEP_SECONDS = 0.01
+ACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
+PAGE = ROOT / "docs" / "scale.md"
+SELDOM: dict[str, Any] = {  # nothing but training, and patience with 128 processes that start on a few cores
+    "envs_per_actor": 1,
+    "eval_episodes": 0,
+    "total_steps": 100_000_000,
+    "checkpoint_every": 1e6,
+    "stall_timeout": 900.0,
+}
+
+
+def waiting() -> Sleep:
+    return Sleep(STEP_SECONDS)
+
+
+def instant() -> Sleep:
+    """The same for the simulation, where time passes by itself."""
+    return Sleep(0.0)
+
+
+def impala(actors: int) -> dict[str, Any]:
+    """About two updates in the time of an unroll, of at most the paper's 32 unrolls."""
+    batch = min(32, max(1, actors // 2))
+    return {"unroll_length": 20, "batch_unrolls": batch, "queue_capacity": 2 * batch}
+
+
+def apex(actors: int) -> dict[str, Any]:
+    """The paper's samples per insert: with more, on so small a network, the learner would be what is measured."""
+    replay = {"samples_per_insert": 1.3, "warm_up": 200}
+    return {"unroll_length": 20, "batch": 128, "batches_per_draw": 1, "replay": replay}
+
+
+def a3c(actors: int) -> dict[str, Any]:
+    return {"unroll_length": 20}
+
+
+SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {"impala": impala, "apex": apex, "a3c": a3c, "seed": impala}
+
+
+def configure(name: str, actors: int, env: Callable[..., Any], directory: str, **more: Any) -> Experiment:
+    run_dir = Path(directory) / "run"
+    return defaults(
+        name, None, {**SELDOM, **SETTINGS[name](actors), "actors": actors, "env": env, "run_dir": run_dir, **more}
+    )
+
+
+# -- measured ---------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Moment:
+    """Where a run is: to be compared with a later one."""
+
+    seconds: float
+    steps: int
+    lag: float
+    learned: float
+    cpu: float
+
+    @classmethod
+    def of(cls, session: Session) -> Moment:
+        monitor = session.monitor
+        cpu = sum(monitor.cpu_seconds.values())
+        return cls(time.monotonic(), monitor.env_steps, monitor.lag.total, monitor.lag.count, cpu)
+
+
+class Watch(threading.Thread):
+    """Waits until all actors are up and the learner learns, lets them settle, measures, and ends the run."""
+
+    def __init__(self, actors: int, seconds: float) -> None:
+        super().__init__(daemon=True)
+        self.session: Session | None = None
+        self.moments: list[Moment] = []
+        self._actors, self._seconds = actors, seconds
+
+    def began(self, session: Session) -> None:
+        self.session = session
+        self.start()
+
+    def run(self) -> None:
+        assert self.session is not None
+        while not self._settled(self.session) and self.session.stop_reason is None:
+            time.sleep(0.2)
+        time.sleep(2.0)
+        self.moments.append(Moment.of(self.session))
+        time.sleep(self._seconds)
+        self.moments.append(Moment.of(self.session))
+        self.session.end("measured")
+
+    def _settled(self, session: Session) -> bool:
+        up = max((len(found) for found in list(session.monitor.rss_mb.values())), default=0)
+        return up >= self._actors and session.monitor.updates > 0
+
+
+def measure(name: str, actors: int, seconds: float) -> dict[str, Any]:
+    """One run on local processes."""
+    watch = Watch(actors, seconds)
+    with tempfile.TemporaryDirectory() as directory:
+        trained = launch(name, configure(name, actors, waiting, directory), quiet=True, began=watch.began)
+    watch.join()
+    assert watch.session is not None
+    first, last = watch.moments
+    passed = last.seconds - first.seconds
+    pulls = watch.session.monitor.edges.get("actor.weights.pull")
+    memory = trained.summary["processes"]
+    return {
+        "steps_per_second": (last.steps - first.steps) / passed,
+        "lag": (last.lag - first.lag) / max(1.0, last.learned - first.learned),
+        "cores_busy": (last.cpu - first.cpu) / passed,
+        "start_seconds": trained.summary["startup_seconds"],
+        "mb_per_process": {kind: found["rss_mb"] for kind, found in memory.items()},
+        "pull_seconds": pulls.waited / pulls.calls if pulls and pulls.calls else None,
+    }
+
+
+# -- predicted --------------------------------------------------------------------------------------------------------
+
+Times = dict[str, list[tuple[int, float]]]
+"""By kind of work: how many items, and how many seconds it took."""
+
+
+def time_work(name: str, actors: int, settings: dict[str, Any], times: Times) -> None:
+    """Run roles of a few actors in one process, one at a time, and add how long each stretch of work really took."""
+
+    @asynccontextmanager
+    async def work(self: SimulatedContext, kind: str, items: int = 1) -> AsyncIterator[None]:
+        started = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - started
+        times[kind].append((items, seconds))
+        await self.sleep(seconds)
+
+    with tempfile.TemporaryDirectory() as directory, patch.object(SimulatedContext, "work", work):
+        more = {**settings, "on": "simulation", "total_steps": 4_000}
+        launch(name, configure(name, actors, instant, directory, **more), quiet=True)
+
+
+def fit(found: list[tuple[int, float]]) -> dict[str, float]:
+    """Seconds per call and per item: a line through the medians of each number of items."""
+    by_items: dict[int, list[float]] = defaultdict(list)
+    for items, seconds in found:
+        by_items[items].append(seconds)
+    if len(by_items) == 1:
+        return {"base": median(seconds for _, seconds in found)}
+    calls = [len(seconds) for seconds in by_items.values()]
+    slope, base = np.polyfit(list(by_items), [median(seconds) for seconds in by_items.values()], 1, w=np.sqrt(calls))
+    return {"base": max(0.0, float(base)), "per_item": max(0.0, float(slope))}
+
+
+def sleep_seconds() -> float:
+    """How long a wait of `STEP_SECONDS` really is."""
+    took = []
+    for _ in range(100):
+        started = time.perf_counter()
+        time.sleep(STEP_SECONDS)
+        took.append(time.perf_counter() - started)
+    return fmean(took)
+
+
+def cost_model(name: str, latency: float) -> dict[str, Any]:
+    """Costs of work from batches as small and as large as they get, of messages from what one way of them takes."""
+    times: Times = defaultdict(list)
+    for actors, scale in ((2, 1), (16, 64)):
+        time_work(name, actors, SETTINGS[name](scale), times)
+    work = {kind: fit(found) for kind, found in times.items()}
+    work["env_step"]["base"] += sleep_seconds()
+    return {"work": work, "edges": {"default": {"latency": latency}}}
+
+
+def predict(name: str, actors: int, costs: dict[str, Any], seconds: float) -> dict[str, float]:
+    """The same setting in the simulation, for that many virtual seconds."""
+    with tempfile.TemporaryDirectory() as directory:
+        model = Path(directory) / "costs.yaml"
+        model.write_text(yaml.safe_dump(costs))
+        more = {"on": "simulation", "cost_model": model, "total_seconds": seconds}
+        summary = launch(name, configure(name, actors, instant, directory, **more), quiet=True).summary
+    return {"steps_per_second": summary["steps_per_second"], "lag": summary["lag"]["mean"]}
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def page(results: dict[str, Any]) -> str:
+    parts = [f"Measured on {results['machine']}; the settings are in `benchmarks/scale.py`."]
+    head = [
+        "actors",
+        "ideal",
+        "measured",
+        "of ideal",
+        "predicted",
+        "error",
+        "lag",
+        "predicted",
+        "cores busy",
+        "MB each",
+    ]
+    for name in SETTINGS:
+        runs = {int(actors): run for actors, run in results.get("local", {}).get(name, {}).items()}
+        if runs:
+            guesses = results.get("simulation", {}).get(name, {})
+            rows = [_row(actors, runs[actors], guesses.get(str(actors))) for actors in sorted(runs)]
+            parts += [f"### {name}", table(head, rows)]
+    return "\n\n".join(parts)
+
+
+def _row(actors: int, run: dict[str, Any], guess: dict[str, float] | None) -> list[str]:
+    ideal, speed = actors / STEP_SECONDS, run["steps_per_second"]
+    predicted = (
+        ["–", "–"]
+        if guess is None
+        else [f"{guess['steps_per_second']:,.0f}", f"{guess['steps_per_second'] / speed - 1:+.0%}"]
+    )
+    lag = "–" if guess is None or guess["lag"] is None else f"{guess['lag']:.1f}"
+    size = next((found for kind, found in run["mb_per_process"].items() if kind in ("actor", "worker")), None)
+    return [
+        f"{actors}",
+        f"{ideal:,.0f}",
+        f"{speed:,.0f}",
+        f"{speed / ideal:.2f}",
+        *predicted,
+        f"{run['lag']:.1f}",
+        lag,
+        f"{run['cores_busy']:.1f} of {os.cpu_count()}",
+        f"{size:.0f}" if size else "–",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "architectures", nargs="*", metavar="ARCH", help=f"of {', '.join(SETTINGS)}; all of them by default"
+    )
+    parser.add_argument("--actors", type=int, nargs="*", default=ACTORS)
+    parser.add_argument(
+        "--seconds", type=float, default=15.0, help="to measure each setting for, once all actors are up"
+    )
+    parser.add_argument("--again", action="store_true", help="also what has been measured")
+    parser.add_argument("--no-page", action="store_true", help="leave docs/scale.md as it is")
+    args = parser.parse_args()
+    names = args.architectures or list(SETTINGS)
+    if unknown := [name for name in names if name not in SETTINGS]:
+        parser.error(f"unknown architecture {unknown[0]}; there is {', '.join(SETTINGS)}")
+
+    results = load("scale")
+    results["machine"] = machine()
+    for name in names:
+        _measure_all(name, args, results)
+        _predict_all(name, args, results)
+    if not args.no_page:
+        replace_part(PAGE, "measured", page(results))
+    print(page(results))
+
+
+def _measure_all(name: str, args: argparse.Namespace, results: dict[str, Any]) -> None:
+    runs = results.setdefault("local", {}).setdefault(name, {})
+    for actors in args.actors:
+        if args.again or str(actors) not in runs:
+            runs[str(actors)] = run = measure(name, actors, args.seconds)
+            keep("scale", results)
+            print(f"{name} local {actors:4} actors {run['steps_per_second']:10,.0f} steps/s", flush=True)
+
+
+def _predict_all(name: str, args: argparse.Namespace, results: dict[str, Any]) -> None:
+    guesses = results.setdefault("simulation", {}).setdefault(name, {})
+    missing = [actors for actors in args.actors if args.again or str(actors) not in guesses]
+    if not missing:
+        return
+    if "latency" not in results:
+        # Half of the round trip of a call that is answered at once, on a machine with nothing else to do.
+        results["latency"] = measure("impala", 1, args.seconds)["pull_seconds"] / 2
+    costs = results.setdefault("costs", {})[name] = cost_model(name, results["latency"])
+    for actors in missing:
+        guesses[str(actors)] = guess = predict(name, actors, costs, min(10.0, args.seconds))
+        keep("scale", results)
+        print(f"{name} simulation {actors:4} actors {guess['steps_per_second']:10,.0f} steps/s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

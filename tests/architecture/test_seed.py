@@ -1,0 +1,275 @@
+"""SEED as a whole: its graph, a few updates under every runtime, that what acted is what is learned from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Stage, until
+from test_impala import FakeContext, Insert, Pull
+
+from thespis import train
+from thespis.architectures.parts import network
+from thespis.architectures.seed import Config, build_actor, build_inference
+from thespis.cli.main import main
+from thespis.config import NetworkConfig, resolve, to_dict
+from thespis.envs.make import describe
+from thespis.errors import ThespisError
+from thespis.launch import defaults
+from thespis.networks.acting import load_weights
+from thespis.networks.inputs import as_tensor, tensor_inputs
+from thespis.runtime.context import Identity
+
+HERE = Path(__file__).parent
+R2D2: dict[str, Any] = {
+    "algorithm": "r2d2", "env": "thespis/Recall-v0", "total_steps": 700, "unroll_length": 5, "sequence_length": 10,
+    "burn_in": 3, "batch": 8, "replay": {"warm_up": 20, "samples_per_insert": 4.0, "capacity": 1000},
+}  # fmt: skip
+
+PPO: dict[str, Any] = {"algorithm": "ppo", "unroll_length": 16, "double_buffer": True, "epochs": 2}
+
+
+@pytest.mark.parametrize(("form", "file"), [("text", "seed.txt"), ("mermaid", "seed.mermaid")])
+def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
+    assert main(["show", "seed", "--actors", "2", "--format", form]) == 0
+    assert capsys.readouterr().out == (HERE / file).read_text()
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize(
+    ("on", "extra"),
+    [
+        ("simulation", {}),
+        ("simulation", {"double_buffer": True, "network": {"lstm": 8}}),
+        ("simulation", {"env": "Pendulum-v1", "reward": {"normalize": True}}),
+        ("simulation", R2D2),
+        ("simulation", PPO),
+        ("local", {"double_buffer": True}),
+        ("local", R2D2),
+    ],
+    ids=["vtrace", "double-buffer", "Pendulum", "r2d2", "ppo", "local", "local r2d2"],
+)
+def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
+    run = train("seed", on=on, actors=2, envs_per_actor=2, eval_episodes=0, run_dir=stage.run, quiet=True,
+                **{"total_steps": 1500, **extra})  # fmt: skip
+    told = run.summary
+    assert told["exit_reason"] == "total_steps"
+    assert told["env_steps"] >= 700 and told["updates"] > 10
+    assert (told["restarts"], set(told["dropped"]) <= {"stale_priorities"}) == (0, True)
+    travelled = {name for name, edge in told["edges"].items() if edge["bytes"]}
+    assert travelled == {"actor.inference.act"}, "weights and unrolls stay where they are"
+    if extra is PPO:
+        assert told["lag"]["max"] == 0, "a round is of one version"
+    if extra is R2D2:
+        saved = json.loads((next(stage.run.glob("checkpoints/update-*")) / "replay-0.json").read_text())
+        assert abs(4.0 * (saved["inserted"] - 20) - saved["sampled"]) <= 2 * 4.0 * 2 * (5 + 13 // 5 + 2)
+    assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
+
+
+def test_the_simulation_repeats_itself(stage: Any) -> None:
+    digests = [
+        train("seed", on="simulation", actors=3, envs_per_actor=2, total_steps=800, eval_episodes=0,
+              run_dir=stage.path / name, quiet=True).summary["weights_sha256"]
+        for name in ("one", "two")
+    ]  # fmt: skip
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.timeout(60)
+def test_two_groups_hide_the_time_of_one_another(stage: Any) -> None:
+    """Environments that take 2 ms for a step, a policy that takes 2 ms for all of them."""
+    (stage.path / "costs.yaml").write_text(
+        "work:\n  env_step: {base: 0, per_item: 1e-3}\n  inference: {base: 0, per_item: 1e-3}\n  learn: {base: 1e-4}\n"
+        "edges:\n  default: {latency: 1e-5}\n"
+    )
+    speeds = [
+        train("seed", on="simulation", actors=1, envs_per_actor=2, total_steps=600, eval_episodes=0,
+              inference_batch=1, double_buffer=double, cost_model=stage.path / "costs.yaml",
+              run_dir=stage.path / f"{double}", quiet=True).summary["steps_per_second"]
+        for double in (False, True)
+    ]  # fmt: skip
+    assert 450 < speeds[0] < 550, "2 steps in 4 ms"
+    assert speeds[1] >= 1.7 * speeds[0]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("lstm", [0, 8], ids=["feed-forward", "lstm"])
+@pytest.mark.parametrize("double", [False, True], ids=["one group", "two groups"])
+def test_the_learner_reproduces_what_was_acted(lstm: int, double: bool) -> None:
+    """Every step by the version that chose it, though weights change inside unrolls."""
+    cfg = Config(
+        env="thespis/Memory-v0", envs_per_actor=4, unroll_length=7, actors=1, double_buffer=double,
+        network=NetworkConfig(hidden=(16,), lstm=lstm),
+    )  # fmt: skip
+    made: Any = network(cfg.network, describe(resolve(cfg.env)), seed=1)
+    insert, pull = Insert(20), Pull(made)
+
+    async def act() -> None:
+        server = build_inference(FakeContext(Identity("inference", 0, run_seed=5)), cfg, pull, insert)
+
+        class Act:
+            name = "actor.inference.act"
+
+            async def __call__(self, *words: Any) -> Any:
+                return await server.act(*words)
+
+        actor = build_actor(FakeContext(Identity("actor", 0, run_seed=5)), cfg, Act())
+        tasks = [asyncio.create_task(run) for run in (actor.run(), server.run(), insert.enough.wait())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(end, asyncio.CancelledError) for end in ended[:2]), ended
+        await actor.close()
+
+    asyncio.run(act())
+    mixed = 0
+    for unroll in insert.unrolls:
+        mixed += len(np.unique(unroll.versions)) > 1
+        state = tuple(as_tensor(part) for part in unroll.state)
+        inputs = tensor_inputs(unroll.inputs)
+        for t in range(7):
+            (version,) = set(unroll.versions[t].tolist())
+            load_weights(made, pull.given[version])
+            step: Any = type(inputs)(*(part[t : t + 1] for part in (
+                inputs.obs, inputs.first, inputs.last_action, inputs.last_reward)))  # fmt: skip
+            with torch.no_grad():
+                output = made.forward(step, state)
+                logp, _ = made.distribution.evaluate(output.params[0], as_tensor(unroll.actions[t]))
+            state = tuple(part[-1] for part in output.states)
+            seen = unroll.valid[t]
+            np.testing.assert_allclose(logp.numpy()[seen], unroll.behaviour_logp[t][seen], atol=1e-5)
+    assert mixed > len(insert.unrolls) // 2, "versions must change inside unrolls for this to mean much"
+
+
+@pytest.mark.timeout(90)
+def test_a_killed_actor_leaves_no_unroll_of_two_lives(stage: Stage) -> None:
+    """The network of the learner looks at every unroll, and the run would end if one were glued."""
+    process = stage.start("train", "seed", *stage.small(), "--env", "factories::lifetime", "--network.factory",
+                          "factories::watchful", "--unroll-length", 9, "--total-steps", 10**9,
+                          "--report-every", 0.1)  # fmt: skip
+
+    def updates() -> float:
+        lines = (stage.run / "metrics.jsonl").read_text().splitlines() if (stage.run / "metrics.jsonl").exists() else []
+        return sum("lag/mean" in line for line in lines)
+
+    until(lambda: process.poll() is not None or updates())
+    for times in (1, 2):
+        assert process.poll() is None, process.communicate()
+        os.kill(json.loads((stage.run / "topology.json").read_text())["pids"]["actor-0"], signal.SIGKILL)
+        until(lambda times=times: (stage.run / "log.txt").read_text().count("restarting in") == times)
+        before = updates()
+        until(lambda before=before: process.poll() is not None or updates() > before + 3)
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    summary = json.loads((stage.run / "summary.json").read_text())
+    assert (summary["restarts"], summary["dropped"]["partial_unrolls"]) == (2, 2)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("on", ["local", "ray"])
+def test_a_few_updates_over_streams(on: str, stage: Any) -> None:
+    run = train("seed", on=on, transport="grpc", actors=2, envs_per_actor=2, double_buffer=True, total_steps=1500,
+                eval_episodes=0, run_dir=stage.run, quiet=True)  # fmt: skip
+    told = run.summary
+    assert told["exit_reason"] == "total_steps" and told["updates"] > 10
+    assert (told["restarts"], told["dropped"]) == (0, {})
+    travelled = {name: edge["calls"] for name, edge in told["edges"].items() if edge["bytes"]}
+    assert travelled.keys() == {"actor.inference.invite", "actor.inference.act"}
+    assert travelled["actor.inference.invite"] == 2, "one stream for each actor, for the whole run"
+
+
+@pytest.mark.timeout(120)
+def test_streams_outlive_deaths_on_both_sides(stage: Stage) -> None:
+    """The stage also checks that the socket is gone in the end, though its first owner was killed."""
+    process = stage.start("train", "seed", *stage.small(), "--transport", "grpc", "--env", "factories::lifetime",
+                          "--network.factory", "factories::watchful", "--unroll-length", 9, "--total-steps", 10**9,
+                          "--report-every", 0.1, "--checkpoint-every", 0.1)  # fmt: skip
+
+    def updates() -> float:
+        lines = (stage.run / "metrics.jsonl").read_text().splitlines() if (stage.run / "metrics.jsonl").exists() else []
+        return sum("lag/mean" in line for line in lines)
+
+    until(lambda: process.poll() is not None or updates())
+    for times, who in enumerate(("actor-0", "hub"), 1):
+        assert process.poll() is None, process.communicate()
+        os.kill(json.loads((stage.run / "topology.json").read_text())["pids"][who], signal.SIGKILL)
+        until(lambda times=times: (stage.run / "log.txt").read_text().count("restarting in") == times)
+        before = updates()
+        until(lambda before=before: process.poll() is not None or updates() > before + 3)
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+
+
+def test_without_grpc_it_says_how_to_install_it(stage: Stage) -> None:
+    code = "import sys; sys.modules['grpc'] = None; from thespis.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = ["train", "seed", "--transport", "grpc", "--run-dir", str(stage.run)]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *words], env=stage.environment(), capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == "thespis: gRPC is not installed; install it with: pip install 'thespis[grpc]'\n"
+    assert not stage.run.exists()
+
+
+def test_certificates_are_looked_at_before_anything_starts(stage: Stage) -> None:
+    flags = "--on ray --transport grpc --tls-cert a.pem --tls-key b.pem --tls-ca c.pem"
+    ended = stage.thespis("train", "seed", *stage.small(), *flags.split())
+    assert ended.returncode == 2 and ended.stderr.startswith("thespis: --tls-cert a.pem and --tls-key b.pem cannot be")
+    assert not stage.run.exists()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("who", ["actor 0", "learner 0"])
+def test_the_simulation_survives_a_death(who: str, stage: Any) -> None:
+    run = train("seed", on="simulation", actors=2, envs_per_actor=2, total_steps=4000, eval_episodes=0,
+                checkpoint_every=0.02, faults=(f"kill {who} at 0.1",), run_dir=stage.run, quiet=True)  # fmt: skip
+    assert run.summary["exit_reason"] == "total_steps"
+    assert run.summary["restarts"] == (1 if who == "actor 0" else 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"inference_batch": 9, "actors": 2, "envs_per_actor": 4}, "never full with 2 actors of 4 environments"),
+        ({"double_buffer": True, "envs_per_actor": 3}, "--double-buffer halves --envs-per-actor, which is 3"),
+        ({"algorithm": "ppo", "actors": 2, "backups": 1}, "--backups must stay 0"),
+        ({"inference_wait": -1.0}, "cannot be negative"),
+        ({"algorithm": "sarsa"}, "--algorithm is 'sarsa'; choose vtrace, r2d2, ppo"),
+        ({"algorithm": "r2d2", "entropy_cost": 0.1}, "unknown setting 'entropy_cost'"),
+        ({"transport": "grpc", "on": "simulation"}, "--transport grpc opens real sockets, the simulation has none"),
+        ({"transport": "grpc", "tls_cert": "a.pem"}, "--tls-\\* are for --transport grpc --on ray"),
+        ({"on": "ray", "tls_name": "here"}, "--tls-\\* are for --transport grpc --on ray"),
+        (
+            {"transport": "grpc", "on": "ray", "tls_cert": "a.pem", "tls_key": "b.pem"},
+            "give --tls-cert, --tls-key and --tls-ca together",
+        ),
+    ],
+)
+def test_what_cannot_be(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ThespisError, match=complaint):
+        defaults("seed", None, settings)
+
+
+def test_every_algorithm_has_settings_of_its_own(capsys: Any) -> None:
+    for algorithm, alone in (("vtrace", "impala"), ("r2d2", "r2d2"), ("ppo", "ppo")):
+        for env in ("CartPole-v1", "ALE/Pong-v5"):
+            served, usual = defaults("seed", env, {"algorithm": algorithm}), defaults(alone, env, {})
+            assert to_dict(usual).items() <= to_dict(served).items(), "nothing of an algorithm changes with its place"
+    with pytest.raises(SystemExit):
+        main(["train", "seed", "--algorithm", "r2d2", "--help"])
+    assert "--burn-in" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["train", "seed", "--help"])
+    assert "--rho-bar" in capsys.readouterr().out

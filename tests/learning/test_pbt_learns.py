@@ -1,0 +1,24 @@
+"""Population-based training finds a learning rate: from members most of which cannot learn, all can in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from thespis import train
+from thespis.runs.lineage import Lineage
+
+
+@pytest.mark.timeout(120)
+def test_members_that_cannot_learn_become_copies_of_one_that_can(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thespis.runs.ancestry.draw_ancestry", lambda path: "")
+    run = train(
+        "pbt", on="simulation", member="a2c", env="CartPole-v1", population=4, total_steps=160_000, interval=5_000,
+        settings=("optimizer.anneal=false",), eval_every=0.0, run_dir=stage.run, quiet=True,
+    )  # fmt: skip
+    lineage = Lineage(run.path)
+    rates = "optimizer.learning_rate"
+    assert sum(row.after[rates] < 2e-4 for row in lineage.rows[:4]) == 3, "those draws that learn nothing in this time"
+    assert all(member.hypers[rates] > 5e-4 for member in lineage.members.values())
+    assert run.summary["eval_return_mean"] > 100

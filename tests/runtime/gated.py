@@ -1,0 +1,27 @@
+"""An architecture that waits, while it is built, for the file that THESPIS_TEST_GATE names."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from thespis.architectures import impala
+from thespis.program import Program
+
+Config = impala.Config
+
+
+class Gate:
+    """Lets the run begin once the file is there."""
+
+    def __init__(self, ctx: Any) -> None:
+        while not Path(os.environ["THESPIS_TEST_GATE"]).exists():
+            time.sleep(0.02)
+
+
+def program(cfg: impala.Config) -> Program:
+    p = impala.program(cfg)
+    p.add("gate", Gate)
+    return p

@@ -1,0 +1,52 @@
+"""The cost model that the scaling benchmark makes of measured costs, and what it says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.scale import SETTINGS, Times, cost_model, fit, page, predict, time_work
+from thespis.runtime.costs import CostModel, WorkCost
+
+
+def test_a_line_through_the_medians() -> None:
+    found = [(items, 0.5 + 0.01 * items) for items in (10, 10, 10, 50, 50, 50)]
+    assert fit(found) == pytest.approx({"base": 0.5, "per_item": 0.01})
+    assert fit([*found, (10, 99.0)])["base"] == pytest.approx(0.5, abs=1e-6), "one disturbance changes no median"
+    assert fit([(4, 2.0), (4, 3.0), (4, 9.0)]) == {"base": 3.0}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_all_work_of_an_architecture_is_timed(name: str) -> None:
+    times: Times = {kind: [] for kind in ("env_step", "inference", "learn", "apply", "insert", "sample")}
+    time_work(name, 2, SETTINGS[name](2), times)
+    for kind in ("env_step", "inference", "learn"):
+        assert times[kind] and all(seconds > 0 for _, seconds in times[kind])
+
+
+@pytest.mark.timeout(120)
+def test_predicted_steps_follow_from_the_costs() -> None:
+    costs = {
+        "work": {"env_step": {"base": 0.009}, "inference": {"base": 0.001}, "learn": {"base": 0.001}},
+        "edges": {"default": {"latency": 0.0}},
+    }
+    for actors in (2, 8):
+        assert predict("impala", actors, costs, 4.0)["steps_per_second"] == pytest.approx(100 * actors, rel=0.02)
+
+
+def test_the_cost_model_can_be_read_by_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.scale.sleep_seconds", lambda: 0.01)
+    costs = cost_model("impala", latency=1e-4)
+    model = CostModel(work={kind: WorkCost(**cost) for kind, cost in costs["work"].items()})
+    assert model.work_seconds("env_step", 1) > 0.01
+    assert model.work_seconds("learn", 640) > model.work_seconds("learn", 20) > 0
+
+
+def test_the_page_says_how_far_off_the_prediction_is() -> None:
+    run = {"steps_per_second": 5000.0, "lag": 2.0, "cores_busy": 1.5, "mb_per_process": {"actor": 240.0}}
+    results = {
+        "machine": "a machine",
+        "local": {"impala": {"64": run}},
+        "simulation": {"impala": {"64": {"steps_per_second": 6000.0, "lag": 2.2}}},
+    }
+    row = page(results).splitlines()[-1]
+    assert row.startswith("| 64 | 6,400 | 5,000 | 0.78 | 6,000 | +20% | 2.0 | 2.2 | 1.5 of ")

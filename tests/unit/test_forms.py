@@ -1,0 +1,92 @@
+"""Messages without a pickle: what comes out is what went in, and whatever has no form goes as before."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from thespis.runtime.endpoint import Call
+from thespis.runtime.forms import Form, Forms, take_apart
+from thespis.types import Stream
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def again(form: Form, message: Any) -> Any:
+    """The message as the other side of a line makes it."""
+    parts = take_apart(message)
+    assert parts is not None
+    memory = bytearray(form.size)
+    for array, offset in zip(parts.arrays, form.offsets, strict=True):
+        memory[offset : offset + array.nbytes] = array.tobytes()
+    return form.make(form.numbers.pack(*parts.numbers), 0, memory)
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, tuple):
+        return type(left) is type(right) and all(map(same, left, right))
+    if isinstance(left, np.ndarray):
+        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    return type(left) is type(right) and bool(left == right)
+
+
+ARRAYS = hnp.arrays(
+    st.sampled_from(["f4", "f8", "i8", "u1", "?"]), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
+)
+PARTS = st.one_of(ARRAYS, st.integers(-(2**62), 2**62), st.none(), st.booleans(), st.text(max_size=3))
+
+
+@given(parts=st.lists(PARTS, max_size=6), numbers=st.tuples(*[st.integers(0, 2**50)] * 6))
+def test_what_comes_out_is_what_went_in(parts: list[Any], numbers: tuple[int, ...]) -> None:
+    args = (np.arange(3.0), *parts, Stream(("actor", 3), 2**61))
+    call = Call(("actor", 3, 2**61), numbers[0], numbers[1], ("inference", 0), "act", args)
+    first, second = (numbers[2], call), (numbers[3], call._replace(sequence=numbers[4], settled=numbers[5]))
+    assert same(again(Form(0, first), second), second)
+    assert same(again(Form(0, (1, (args,))), (2, (args,))), (2, (args,)))
+    assert same(again(Form(0, (1, (Pair(args[0], 4),))), (2, (Pair(args[0] + 1, 5),))), (2, (Pair(args[0] + 1, 5),)))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "text",
+        ("peer", 1, 2),
+        (1, (None,)),
+        (1, (np.zeros(3),)),  # an array by itself
+        (1, ((5, 6),)),  # no array at all: a pickle is as short
+        (1, ((np.zeros(3), {"a": 1}),)),
+        (1, ((np.zeros((4, 4))[:, ::2],),)),
+        (1, ((np.array([None]),),)),
+        (1, (([np.zeros(3)],),)),
+    ],
+)
+def test_what_has_no_form(message: Any) -> None:
+    assert take_apart(message) is None
+
+
+def test_another_shape_is_another_form() -> None:
+    forms = Forms()
+    small, large = ((1, ((np.zeros(size),),)) for size in (2, 3))
+    parts = take_apart(small)
+    assert parts is not None and forms.known(parts) is None
+    assert forms.name(parts, small) == 0 and forms.known(parts) is not None
+    other = take_apart(large)
+    assert other is not None and forms.known(other) is None and forms.name(other, large) == 1
+
+
+def test_there_are_only_so_many_forms() -> None:
+    forms = Forms()
+    names = []
+    for size in range(100):
+        parts = take_apart((1, ((np.zeros(size),),)))
+        assert parts is not None
+        names.append(forms.name(parts, (1, ((np.zeros(size),),))))
+    assert names == [*range(64), *[-1] * 36]

@@ -1,0 +1,210 @@
+"""The inference server by itself: who gets which row, when a batch goes, and what weights act."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thespis.experience.seats import Seats, Told
+from thespis.roles import InferenceServer
+from thespis.runtime.context import Context, Identity
+from thespis.types import Acted, Inputs, State, Stream, Unroll, Version, Versioned
+
+pytestmark = pytest.mark.timeout(30)
+NEVER = 3600.0
+
+
+class FakeContext(Context):
+    def now(self) -> float:
+        return 0.0
+
+    @asynccontextmanager
+    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
+        yield
+        await asyncio.sleep(0)
+
+
+class Policy:
+    """Acts on an observation by repeating it, and counts in its state how often it saw the environment."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.weights = 0
+
+    def act(self, inputs: Inputs, state: State) -> Acted:
+        self.batches.append(len(inputs.first))
+        obs: Any = inputs.obs
+        counts = np.where(inputs.first, 0, state[0]) + 1
+        return Acted(obs[:, 0].astype(np.int64), np.full(len(counts), self.weights, np.float32), (counts,))
+
+    def load(self, weights: dict[str, Any]) -> None:
+        self.weights = int(weights["w"])
+
+
+class Weights:
+    """New ones whenever a test publishes them."""
+
+    name = "inference.weights.next"
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Condition()
+        self._update = 0
+
+    async def publish(self) -> None:
+        async with self._changed:
+            self._update += 1
+            self._changed.notify_all()
+
+    async def __call__(self, newer_than: Version | None) -> Versioned:
+        async with self._changed:
+            await self._changed.wait_for(lambda: newer_than is None or self._update > newer_than.update)
+            return Versioned(Version(0, self._update), {"w": np.array(self._update)})
+
+
+class Scene:
+    """A server with what it needs; unrolls are of two steps."""
+
+    def __init__(self, batch: int, patience: float, insert: Callable[..., Any] | None = None) -> None:
+        self.policy, self.weights, self.unrolls = Policy(), Weights(), list[tuple[Stream, Unroll]]()
+        self.ctx = FakeContext(Identity("inference", 0, run_seed=0))
+        made = Seats(2, lambda rows: (np.zeros(rows, np.int64),), np.zeros((), np.int64))
+        self.server = InferenceServer(
+            self.ctx, self.policy, made, self.weights, insert or self._insert, batch, patience  # type: ignore[arg-type]
+        )  # fmt: skip
+        self._numbers: dict[int, int] = {}
+
+    async def __aenter__(self) -> Scene:
+        self._run = asyncio.create_task(self.server.run())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._run.cancel()
+        await asyncio.gather(self._run, return_exceptions=True)
+
+    def ask(self, actor: int, rows: int = 2, life: int = 0) -> asyncio.Future[Any]:
+        """The next question of an actor, whose observations name it, its environments and the question."""
+        number = self._numbers.get(actor, 0)
+        self._numbers[actor] = number + 1
+        obs = (actor * 10_000 + number * 100 + np.arange(rows, dtype=np.float32))[:, None]
+        flags = np.full(rows, 8 | (number == 0), np.uint8)
+        stream = Stream(("actor", actor), life)
+        return self.server.act(*Told(stream, 0, number, obs, np.zeros(rows, np.float32), flags, None))
+
+    async def _insert(self, stream: Stream, unroll: Unroll) -> None:
+        self.unrolls.append((stream, unroll))
+
+
+def wanted(actor: int, number: int, rows: int) -> list[int]:
+    return (actor * 10_000 + number * 100 + np.arange(rows)).tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    batch=st.integers(1, 12),
+    seed=st.integers(0, 2**32),
+)
+def test_everybody_gets_their_own_rows(rows: list[int], batch: int, seed: int) -> None:
+    """Whatever the order they come in, and however many fit a batch."""
+    order = random.Random(seed)
+
+    async def actor(scene: Scene, index: int) -> None:
+        for number in range(6):
+            for _ in range(order.randint(0, 4)):
+                await asyncio.sleep(0)
+            answer = await scene.ask(index, rows[index])
+            assert answer.actions.tolist() == wanted(index, number, rows[index])
+
+    async def play() -> Scene:
+        async with Scene(batch, 1e-4) as scene:
+            await asyncio.gather(*(actor(scene, index) for index in range(len(rows))))
+        return scene
+
+    scene = asyncio.run(play())
+    assert sum(scene.policy.batches) == 6 * sum(rows)
+    for stream, unroll in scene.unrolls:
+        np.testing.assert_array_equal(unroll.inputs.obs[:-1, :, 0], unroll.actions)
+        assert unroll.state[0][0] in (0, 2, 4), "the state that the environments were in when it opened"
+        assert unroll.actions[0, 0] // 10_000 == stream.who[1]
+
+
+def test_a_batch_goes_when_it_is_full() -> None:
+    async def play() -> list[int]:
+        async with Scene(batch=4, patience=NEVER) as scene:
+            asked = [scene.ask(actor) for actor in range(2)]
+            await asyncio.gather(*asked)
+            late = scene.ask(0)
+            await asyncio.sleep(0.01)
+            assert not late.done()
+            await asyncio.gather(late, scene.ask(1))
+            return scene.policy.batches
+
+    assert asyncio.run(play()) == [4, 4]
+
+
+def test_too_few_to_fill_a_batch_are_answered_all_the_same() -> None:
+    async def play() -> None:
+        async with Scene(batch=1000, patience=1e-3) as scene:
+            for number in range(5):
+                assert (await scene.ask(0)).actions.tolist() == wanted(0, number, 2)
+
+    asyncio.run(play())
+
+
+def test_who_is_gone_is_not_acted_for() -> None:
+    async def play() -> list[int]:
+        async with Scene(batch=4, patience=NEVER) as scene:
+            scene.ask(0).cancel()
+            await scene.ask(1)
+            return scene.policy.batches
+
+    assert asyncio.run(play()) == [2]
+
+
+def test_the_version_that_acted_is_written_at_every_step() -> None:
+    async def play() -> list[Unroll]:
+        async with Scene(batch=2, patience=NEVER) as scene:
+            for number in range(9):
+                answer = await scene.ask(0)
+                assert answer.version == number and (answer.logp == number).all()
+                await scene.weights.publish()
+                for _ in range(10):
+                    await asyncio.sleep(0)
+            return [unroll for _, unroll in scene.unrolls]
+
+    unrolls = asyncio.run(play())
+    assert [unroll.versions[:, 0].tolist() for unroll in unrolls] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    for unroll in unrolls:
+        np.testing.assert_array_equal(unroll.behaviour_logp, unroll.versions)
+
+
+def test_a_full_queue_holds_up_its_own_actor_only() -> None:
+    async def play() -> None:
+        room = asyncio.Event()
+        taken: list[int] = []
+
+        async def insert(stream: Stream, unroll: Unroll) -> None:
+            if stream.who[1] == 0:
+                await room.wait()
+            taken.append(stream.who[1])
+
+        async with Scene(1, NEVER, insert) as scene:
+            for _ in range(4):  # one unroll is on its way, the next is half full
+                await scene.ask(0)
+            held = scene.ask(0)
+            for _ in range(9):
+                await scene.ask(1)
+            assert not held.done()
+            room.set()
+            await held
+            assert taken.count(0) == 2 and taken.count(1) == 4
+
+    asyncio.run(play())

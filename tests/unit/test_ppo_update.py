@@ -1,0 +1,290 @@
+"""The PPO update: its loss by hand, where the clip stops gradients, and what its minibatches are made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from thespis.algorithms.gae import gae
+from thespis.algorithms.optimizers import SGD
+from thespis.algorithms.ppo import Minibatch, PPOUpdate, clipped_surrogate, clipped_value_loss, normalised
+from thespis.errors import NonFiniteLoss
+from thespis.networks.init import init_network
+from thespis.networks.policies import ActorCritic
+from thespis.types import Array, Inputs, Unroll
+
+OBS, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3)
+
+
+def build(lstm: int = 0, **changes: Any) -> PPOUpdate:
+    network = SimpleNamespace(torso="auto", hidden=(8,), activation="tanh", lstm=lstm, normalize_observations=False)
+    base = {
+        "discount": 0.9,
+        "entropy_cost": 0.01,
+        "value_cost": 0.5,
+        "reward": SimpleNamespace(kind="none", scale=1.0),
+        "epochs": 2,
+        "minibatches": 3,
+        "clip": 0.2,
+        "value_clip": 0.0,
+        "target_kl": None,
+        "gae_lambda": 0.8,
+    }
+    made = init_network(lambda: ActorCritic(OBS, ACTIONS, network), seed=2)
+    return PPOUpdate(made, SimpleNamespace(**{**base, **changes}), np.random.default_rng(0))
+
+
+def random_unroll(steps: int = 6, batch: int = 4, lstm: int = 0) -> Unroll:
+    """`last_reward` numbers the rows, so that they can be told apart wherever they go."""
+    rng = np.random.default_rng(0)
+    no = np.zeros((steps, batch), bool)
+    return Unroll(
+        inputs=Inputs(
+            rng.normal(size=(steps + 1, batch, 3)).astype(np.float32),
+            np.zeros((steps + 1, batch), bool),
+            rng.integers(0, 3, (steps + 1, batch)),
+            np.arange((steps + 1) * batch, dtype=np.float32).reshape(steps + 1, batch),
+        ),
+        actions=rng.integers(0, 3, (steps, batch)),
+        rewards=rng.normal(size=(steps, batch)).astype(np.float32),
+        terminated=no.copy(),
+        truncated=no.copy(),
+        valid=~no,
+        behaviour_logp=np.log(rng.uniform(0.1, 0.9, (steps, batch))).astype(np.float32),
+        state=tuple(np.zeros((batch, lstm), np.float32) for _ in range(2 if lstm else 0)),
+        versions=np.zeros((steps, batch), np.int64),
+        final_index=np.zeros((0, 2), np.int64),
+        final_obs=np.zeros((0, 3), np.float32),
+    )
+
+
+def flat(gradients: list[torch.Tensor]) -> Array:
+    array: Array = torch.cat([gradient.flatten() for gradient in gradients]).numpy()
+    return array
+
+
+def parts(update: PPOUpdate, batch: Unroll) -> list[Minibatch]:
+    return [part for _, part in update.minibatches(batch)]
+
+
+def whole(update: PPOUpdate, batch: Unroll) -> Minibatch:
+    """All rows as one minibatch, by an update that makes no more of them."""
+    (part,) = parts(update, batch)
+    return part
+
+
+ONE: dict[str, Any] = {"epochs": 1, "minibatches": 1}
+
+
+# -- the loss -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "objective", "slope"),
+    [(1.0, 1.5, 1.2, 0.0), (1.0, 0.5, 0.5, 0.5), (-1.0, 1.5, -1.5, -1.5), (-1.0, 0.5, -0.8, 0.0), (2.0, 1.1, 2.2, 2.2)],
+)
+def test_the_clip(advantage: float, ratio: float, objective: float, slope: float) -> None:
+    """The paper's figure 1: no gradient where the ratio has left the interval in the direction of the advantage."""
+    found = clipped_surrogate(torch.tensor([ratio]), torch.tensor([advantage]), 0.2)
+    assert [value.item() for value in found] == pytest.approx([objective, slope])
+
+
+@pytest.mark.parametrize(
+    ("value", "clip", "loss", "slope"),
+    [(1.0, 0.0, 2.0, -2.0), (1.0, 0.5, 3.125, 0.0), (0.3, 0.5, 0.5 * 2.7**2, -2.7), (-1.0, 0.5, 8.0, -4.0)],
+    ids=["unclipped", "moved too far", "within", "moved away"],
+)
+def test_the_value_clip(value: float, clip: float, loss: float, slope: float) -> None:
+    """Old value 0, target 3."""
+    found = clipped_value_loss(torch.tensor([value]), torch.zeros(1), torch.tensor([3.0]), clip)
+    assert [part.item() for part in found] == pytest.approx([loss, slope])
+
+
+def test_normalised_rows_have_mean_0_and_deviation_1_and_others_do_not_count() -> None:
+    advantages, weight = torch.tensor([[1.0, 2.0, 6.0, 1e6]]), torch.tensor([[1.0, 1.0, 1.0, 0.0]]) / 3
+    found = normalised(advantages, weight)[0, :3]
+    assert found.mean().item() == pytest.approx(0.0, abs=1e-6) and found.var(correction=0).item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("value_clip", [0.0, 0.1])
+def test_gradients_are_those_of_the_loss_written_out(value_clip: float) -> None:
+    update, batch = build(**ONE, value_clip=value_clip), random_unroll()
+    batch.terminated[2, 1] = True
+    part = whole(update, batch)
+    with torch.no_grad():  # as after some steps, else neither clip does anything
+        for parameter in update.parameters:
+            parameter.mul_(1.5)
+    gradients, metrics = update.gradients(part, want_metrics=True)
+
+    obs, old = part.inputs.obs, part.old_values
+    assert isinstance(obs, torch.Tensor)
+    network: Any = update.network
+    features = torch.tanh(torch.nn.functional.linear(obs, *list(network.parameters())[:2]))
+    logits, values = network.policy(features).log_softmax(-1), network.value(features).squeeze(-1)
+    logp = logits.gather(-1, part.actions[..., None]).squeeze(-1)
+    ratio, advantages = (logp - part.old_logp).exp(), part.advantages
+    advantages = (advantages - advantages.mean()) / advantages.std(correction=0)
+    policy = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+    errors = (values - part.targets) ** 2
+    if value_clip:
+        errors = torch.maximum(errors, (old + (values - old).clamp(-value_clip, value_clip) - part.targets) ** 2)
+    entropy = -(logits.exp() * logits).sum(-1).mean()
+    loss = policy + 0.5 * 0.5 * errors.mean() - 0.01 * entropy
+    expected = torch.autograd.grad(loss, list(network.parameters()))
+    np.testing.assert_allclose(flat(gradients), flat(list(expected)), rtol=1e-4, atol=1e-6)
+    assert metrics == pytest.approx(
+        {
+            "train/loss": loss.item(),
+            "train/policy_loss": policy.item(),
+            "train/value_loss": 0.5 * errors.mean().item(),
+            "train/entropy": entropy.item(),
+            "train/approx_kl": (ratio - 1 - ratio.log()).mean().item(),
+            "train/clip_fraction": ((ratio - 1).abs() > 0.2).float().mean().item(),
+            "train/explained_variance": 1 - (advantages_variance(part) / part.targets.var(correction=0)).item(),
+        },
+        rel=1e-4,
+        abs=1e-6,
+    )
+    assert update.gradients(part)[1] == {}
+
+
+def advantages_variance(part: Minibatch) -> torch.Tensor:
+    return part.advantages.var(correction=0)
+
+
+def test_the_policy_that_acted_is_where_ratios_start() -> None:
+    update, batch = build(**ONE), random_unroll()
+    with torch.no_grad():
+        output = update.network.forward(whole(update, batch).inputs, ())
+        logp, _ = update.network.distribution.evaluate(output.params, torch.from_numpy(batch.actions).view(1, -1))
+    batch.behaviour_logp[:] = logp.view(6, 4).numpy()
+    _, metrics = update.gradients(whole(update, batch), want_metrics=True)
+    assert metrics["train/clip_fraction"] == 0.0
+    assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_loss_that_is_not_finite_is_reported() -> None:
+    update, batch = build(**ONE), random_unroll()
+    batch.rewards[0, 0] = np.nan
+    with pytest.raises(NonFiniteLoss, match="nan"):
+        update.gradients(whole(update, batch))
+
+
+# -- episodes that end ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lstm", [0, 5])
+def test_the_reset_row_has_no_influence(lstm: int) -> None:
+    update, batch = build(lstm, **ONE), random_unroll(lstm=lstm)
+    batch.truncated[2, 1] = True
+    batch.valid[3, 1] = False
+    batch.inputs.first[4, 1] = True
+    before = flat(update.gradients(whole(update, batch))[0])
+    batch.rewards[3, 1], batch.behaviour_logp[3, 1], batch.actions[3, 1] = 1e6, -300.0, 0
+    np.testing.assert_array_equal(flat(update.gradients(whole(update, batch))[0]), before)
+    batch.valid[3, 1] = True
+    assert not np.allclose(flat(update.gradients(whole(update, batch))[0]), before)
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+@pytest.mark.parametrize("lstm", [0, 5])
+def test_both_ways_of_writing_an_episode_end_agree(lstm: int, truncates: bool) -> None:
+    """Two episodes, of 3 steps and 2: o0 o1 o2 | final, then p0 p1 and the bootstrap p2.
+
+    next-step:  o0 o1 o2 final* p0 p1 (p2)      * invalid row
+    same-step:  o0 o1 o2 p0 p1 (p2)             final aside, in final_obs
+    """
+    long = random_unroll(steps=6, batch=1, lstm=lstm)
+    (long.truncated if truncates else long.terminated)[2, 0] = True
+    long.valid[3, 0] = False
+    long.inputs.first[4, 0] = True
+    long.inputs.last_action[3], long.inputs.last_reward[3] = long.actions[2], long.rewards[2]
+    steps, rows = [0, 1, 2, 4, 5], [0, 1, 2, 4, 5, 6]
+    fields = ("actions", "rewards", "terminated", "truncated", "valid", "behaviour_logp", "versions")
+    inputs = Inputs(*(getattr(long.inputs, name)[rows] for name in ("obs", "first", "last_action", "last_reward")))
+    short = replace(long, inputs=inputs, **{name: getattr(long, name)[steps] for name in fields})
+    if truncates:
+        short = replace(short, final_index=np.array([[2, 0]]), final_obs=long.inputs.obs[3])
+    update = build(lstm, **ONE)
+    expected = flat(update.gradients(whole(update, long))[0])
+    np.testing.assert_allclose(flat(update.gradients(whole(update, short))[0]), expected, rtol=1e-4, atol=1e-6)
+    if truncates:
+        moved = replace(short, final_obs=short.final_obs + 1.0)
+        assert not np.allclose(flat(update.gradients(whole(update, moved))[0]), expected)
+
+
+def test_advantages_are_those_of_the_values_before_the_update() -> None:
+    update, batch = build(**ONE), random_unroll()
+    with torch.no_grad():
+        obs = torch.from_numpy(batch.inputs.obs)
+        network: Any = update.network
+        features = torch.tanh(torch.nn.functional.linear(obs, *list(network.parameters())[:2]))
+        values = network.value(features).squeeze(-1)
+    discount = torch.full((6, 4), 0.9)
+    expected = gae(values[:-1], values[1:], torch.from_numpy(batch.rewards), discount, discount == 0, 0.8)
+    part = whole(update, batch)
+    torch.testing.assert_close(part.advantages.view(6, 4), expected)
+    torch.testing.assert_close(part.targets, part.advantages + part.old_values)
+
+
+# -- minibatches ----------------------------------------------------------------------------------------
+
+
+def rows(minibatches: list[Minibatch]) -> Counter[int]:
+    return Counter(int(row) for part in minibatches for row in part.inputs.last_reward[part.valid])
+
+
+@pytest.mark.parametrize(("lstm", "number"), [(0, 3), (0, 5), (0, 1), (5, 3), (5, 4)])
+def test_each_epoch_has_each_valid_row_once(lstm: int, number: int) -> None:
+    update, batch = build(lstm, epochs=3, minibatches=number), random_unroll(lstm=lstm)
+    batch.valid[2, 1] = batch.valid[4, 3] = False
+    made = list(update.minibatches(batch))
+    assert len(made) == 3 * number and all(size == part.valid.numel() for size, part in made)
+    expected = Counter(np.arange(24).reshape(6, 4)[batch.valid].tolist())
+    for epoch in range(3):
+        assert rows([part for _, part in made[epoch * number : (epoch + 1) * number]]) == expected
+
+
+def test_epochs_are_shuffled_and_rows_stay_whole() -> None:
+    update, batch = build(epochs=2, minibatches=2), random_unroll()
+    first, _, second, _ = parts(update, batch)
+    assert rows([first]) != rows([second])
+    for part in (first, second):
+        t, b = divmod(part.inputs.last_reward[0].long().numpy(), 4)
+        np.testing.assert_array_equal(part.inputs.obs[0], batch.inputs.obs[t, b])  # type: ignore[index]
+        np.testing.assert_array_equal(part.actions[0], batch.actions[t, b])
+        np.testing.assert_array_equal(part.old_logp[0], batch.behaviour_logp[t, b])
+
+
+def test_a_recurrent_network_gets_whole_environments_with_their_state() -> None:
+    update, batch = build(5, epochs=1, minibatches=2), random_unroll(lstm=5)
+    batch.state[0][:] = np.arange(4)[:, None]
+    for part in parts(update, batch):
+        environments = part.inputs.last_reward[0].long()
+        assert part.valid.shape == (6, 2)
+        assert torch.equal(part.inputs.last_reward, environments + 4.0 * torch.arange(6)[:, None])
+        np.testing.assert_array_equal(part.state[0][:, 0], environments)
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(None, 20), (1e-3, 1)])
+def test_no_further_step_once_the_policy_is_too_far(limit: float | None, steps: int) -> None:
+    update, batch = build(epochs=20, minibatches=1, target_kl=limit), random_unroll()
+    optimizer = SGD(update.parameters)
+    made = 0
+    for _, part in update.minibatches(batch):
+        optimizer.step(update.gradients(part)[0], 0.5)
+        made += 1
+    assert made == steps
+
+
+def test_a_batch_without_transitions_teaches_nothing() -> None:
+    update, batch = build(), random_unroll()
+    batch.valid[:] = False
+    assert parts(update, batch) == []

@@ -1,0 +1,166 @@
+"""Keeping step: a round is of one version, the next one is waited for, and a batch may be several gradient steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from thespis import roles
+from thespis.errors import NonFiniteLoss, ThespisError
+from thespis.experience.sources import Rounds
+from thespis.program import Program
+from thespis.roles.learner import Learner
+from thespis.roles.weights import WeightStore
+from thespis.runtime.context import Context, Identity
+from thespis.types import Inputs, Unroll, Version, Versioned
+
+
+class FakeContext(Context):
+    """Time stands still."""
+
+    def now(self) -> float:
+        return 1.0
+
+    @asynccontextmanager
+    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
+        self.count(f"rows/{kind}", items)
+        yield
+
+
+def context() -> FakeContext:
+    return FakeContext(Identity("learner", 0, run_seed=0, epoch=2))
+
+
+def unroll(version: Version, mark: float = 0.0) -> Unroll:
+    """Two steps of one environment; `mark` is every reward of it."""
+    no = np.zeros((2, 1), bool)
+    return Unroll(
+        inputs=Inputs(np.zeros((3, 1, 1), np.float32), np.zeros((3, 1), bool), np.zeros((3, 1)), np.zeros((3, 1))),
+        actions=np.zeros((2, 1), np.int64),
+        rewards=np.full((2, 1), mark, np.float32),
+        terminated=no,
+        truncated=no,
+        valid=~no,
+        behaviour_logp=np.zeros((2, 1), np.float32),
+        state=(),
+        versions=np.full((2, 1), version.packed()),
+        final_index=np.empty((0, 2), np.int64),
+        final_obs=np.empty((0, 1), np.float32),
+    )
+
+
+class Sample:
+    """An edge to a queue that never runs out before the test does."""
+
+    name = "learner.queue.sample"
+
+    def __init__(self, *queued: Unroll) -> None:
+        self._queued = list(queued)
+
+    async def __call__(self, items: int) -> list[Unroll]:
+        taken, self._queued = self._queued[:items], self._queued[items:]
+        assert len(taken) == items, "asked for more than were needed"
+        return taken
+
+
+def test_only_unrolls_of_the_present_version_make_a_round() -> None:
+    """The late ones: of an actor that was not waited for, and of a learner's life before this one."""
+    now = Version(2, 7)
+    late = [unroll(Version(2, 6), 10.0), unroll(Version(1, 7), 20.0), unroll(Version(1, 900), 30.0)]
+    sample = Sample(late[0], unroll(now, 1.0), late[1], late[2], unroll(now, 2.0))
+    ctx = context()
+    batch = asyncio.run(Rounds(ctx, sample, 2, lambda: now).take())
+    assert batch.rewards[0].tolist() == [1.0, 2.0]
+    assert ctx.take_report().counters == {"dropped/late_unrolls": 3}
+
+
+def test_the_next_version_is_waited_for() -> None:
+    async def scene() -> None:
+        store = WeightStore(context())
+
+        async def publish(update: int) -> None:
+            await store.publish(Versioned(Version(2, update), {"w": np.array([update])}))
+
+        first = asyncio.create_task(store.next(None))
+        await publish(0)
+        assert (await first).version == (2, 0)
+        waits = [asyncio.create_task(store.next(Version(2, 0))) for _ in range(3)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not any(wait.done() for wait in waits)
+        await publish(0)  # the same again is nothing new
+        await asyncio.sleep(0)
+        assert not any(wait.done() for wait in waits)
+        await publish(1)
+        assert [(await wait).version for wait in waits] == [(2, 1)] * 3
+        assert (await store.next(Version(1, 50))).version == (2, 1), "a life before this one is older"
+
+    asyncio.run(scene())
+
+
+class Once:
+    """A source of one batch, then of nothing."""
+
+    async def take(self) -> Unroll:
+        return unroll(Version(2, 0))
+
+    async def settle(self, batch: Any) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Parts:
+    """Divides a batch into `number` parts, of which part `bad` has a loss that is not finite."""
+
+    def __init__(self, number: int, bad: int | None) -> None:
+        self._number, self._bad = number, bad
+        self.applied: list[tuple[int, int]] = []
+        self.observed = 0
+
+    def divide(self, batch: Unroll) -> Iterator[tuple[int, int]]:
+        for part in range(self._number):
+            assert len(self.applied) == part, "a part is asked for after the step of the one before"
+            yield 1, part
+
+    def gradients(self, part: int, want_metrics: bool) -> tuple[list[torch.Tensor], dict[str, float]]:
+        if part == self._bad:
+            raise NonFiniteLoss("bad")
+        return [torch.tensor(part)], {"train/loss": float(part)}
+
+    def observe(self, batch: Unroll) -> None:
+        self.observed += 1
+
+    async def apply(self, gradients: list[torch.Tensor], progress: float, steps: int) -> bool:
+        self.applied.append((int(gradients[0]), steps))
+        return True
+
+
+@pytest.mark.parametrize(("bad", "made"), [(None, 3), (2, 2), (0, 0)])
+def test_several_steps_are_one_update(bad: int | None, made: int) -> None:
+    """Where one is not finite the rest is dropped; the version moves on, or those who wait for it would for ever."""
+    ctx, parts = context(), Parts(3, bad)
+    update: Any = parts
+    publish: Any = None
+    learner = Learner(ctx, Once(), update, update, publish, 100, divide=parts.divide)
+    asyncio.run(learner.learn(unroll(Version(2, 0))))
+    assert parts.applied == [(0, 2), (1, 0), (2, 0)][:made], "all environment steps count with the first part"
+    assert learner.version == (2, 1)
+    counters = ctx.take_report().counters
+    assert counters.get("dropped/non_finite_batches", 0) == (bad is not None)
+    assert counters["learner/steps"] == 2 and parts.observed == (bad is None)
+
+
+def test_a_barrier_that_too_few_could_pass_is_refused() -> None:
+    p = Program("test")
+    queue = p.add("queue", roles.Replay.queue, capacity=4)
+    p.add("learner", lambda ctx, sample: None, queue.edge("sample", items=3, of_one_version=True))
+    for _ in range(2):
+        p.add("actor", lambda ctx, insert: None, queue.edge("insert"))
+    with pytest.raises(ThespisError, match="waits for 3 unrolls of one version but only 2 actors make one each"):
+        p.check()

@@ -1,0 +1,109 @@
+"""What updates of a policy-and-value network from unrolls have in common."""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thespis.algorithms.rewards import ReturnScale, shape_rewards
+from thespis.networks.acting import export_weights, load_weights
+from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors
+from thespis.networks.policies import ActorCritic, Output, PolicyNetwork, final_values
+from thespis.types import Array, Unroll, map_tree
+
+_LARGEST_REWARD = 10.0
+"""Bound of normalised rewards: before many returns were seen, their spread says little."""
+
+
+class RewardSettings(Protocol):
+    """How rewards are shaped; see `shape_rewards`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def scale(self) -> float: ...
+
+
+class PolicySettings(Protocol):
+    """What every such update reads."""
+
+    @property
+    def discount(self) -> float: ...
+    @property
+    def entropy_cost(self) -> float: ...
+    @property
+    def value_cost(self) -> float: ...
+    @property
+    def reward(self) -> RewardSettings: ...
+
+
+Settings = TypeVar("Settings", bound=PolicySettings)
+
+
+class PolicyUpdate(Generic[Settings]):
+    """A network, the rewards it is to see, and the values that returns end in; who extends it finds the gradients."""
+
+    def __init__(self, network: PolicyNetwork, cfg: Settings) -> None:
+        self.network = network
+        self.parameters = list(network.parameters())
+        self._cfg = cfg
+        self._return_scale = ReturnScale()
+
+    def observe(self, batch: Unroll) -> None:
+        """Let a network that normalises observations see the batch; call it once per batch, after the gradients."""
+        if isinstance(self.network, ActorCritic):
+            self.network.observe(as_tensors(map_tree(lambda leaf: leaf[:-1], batch.inputs.obs)))
+
+    def weights(self) -> dict[str, Array]:
+        """Copies of the network's parameters and buffers, by name."""
+        return export_weights(self.network)
+
+    def load(self, weights: dict[str, Array]) -> None:
+        load_weights(self.network, weights)
+
+    def state(self) -> dict[str, Array]:
+        """What must be saved beside the weights: the statistics that rewards are normalised by."""
+        return self._return_scale.export_state()
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        self._return_scale.restore_state(arrays)
+
+    def _rewards(self, batch: Unroll) -> Tensor:
+        """Rewards `[T, B]` as they are learned from. Call it once per batch: it moves the running statistics."""
+        rewards = as_tensor(batch.rewards)
+        if batch.returns is not None:
+            self._return_scale.update(batch.returns, np.asarray(batch.valid))
+            rewards = (rewards * self._return_scale.scale).clamp(-_LARGEST_REWARD, _LARGEST_REWARD)
+        return shape_rewards(rewards, self._cfg.reward.kind, self._cfg.reward.scale)
+
+    def _next_values(self, batch: Unroll, output: Output) -> Tensor:
+        """Values `[T, B]` of what each step really led to. Call it without gradients; `output`: of `batch.inputs`."""
+        values = output.values.detach()[1:]
+        if not len(batch.final_index):
+            return values
+        times, environments = as_tensor(batch.final_index).unbind(1)
+        values = values.clone()
+        final = _final_inputs(batch, times, environments)
+        values[times, environments] = final_values(self.network, output, final, (times, environments))
+        return values
+
+
+def _final_inputs(batch: Unroll, times: Tensor, environments: Tensor) -> TensorInputs:
+    """The inputs `[1, K]` that the policy would have been given had the episodes gone on."""
+    obs = as_tensors(map_tree(lambda leaf: leaf[None], batch.final_obs))
+    last_action = as_tensor(batch.actions)[times, environments][None]
+    last_reward = as_tensor(batch.rewards)[times, environments][None]
+    return TensorInputs(obs, torch.zeros(1, len(times), dtype=torch.bool), last_action, last_reward)
+
+
+def explained_variance(values: Tensor, targets: Tensor) -> Tensor:
+    """1 - Var(targets - values) / Var(targets), over rows `[N]`: 1 for perfect values, 0 for a constant."""
+    return 1.0 - (targets - values).var(correction=0) / targets.var(correction=0).clamp(min=1e-8)
+
+
+def dot(left: Tensor, right: Tensor) -> Tensor:
+    """The sum of the products of all elements."""
+    return torch.dot(left.reshape(-1), right.reshape(-1))

@@ -1,0 +1,193 @@
+"""Population-based training (Jaderberg et al., 2017, arXiv:1711.09846): members of any architecture; bad copy good.
+
+trainer xS --returns--> controller (exploit, explore) --members--> trainer xS      member = a run, resumed and copied
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from thespis import roles
+from thespis.architectures.evaluating import add_evaluator
+from thespis.config import Experiment, NetworkConfig
+from thespis.errors import ThespisError
+from thespis.program import Program
+
+if TYPE_CHECKING:
+    from thespis.algorithms.population import Prior
+    from thespis.envs.spaces import Spaces
+    from thespis.runs.members import Members
+    from thespis.runtime.context import Context
+
+_PASSED_ON = (
+    "env", "seed", "actors", "envs_per_actor", "report_every", "checkpoint_every", "keep", "env_timeout",
+    "stall_timeout", "placement_timeout", "cost_model",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Config(Experiment):
+    """Population-based training. Steps are those of all members together; returns are those of the one that leads."""
+
+    member: str = "impala"
+    """The architecture of the members."""
+    population: int = 8
+    """Members (paper: 20 to 80)."""
+    tune: tuple[str, ...] = ("optimizer.learning_rate", "log-uniform", "1e-5", "1e-1")
+    """What differs between them: PATH uniform LOW HIGH, PATH log-uniform LOW HIGH, or PATH choice A B ..., repeated."""
+    settings: tuple[str, ...] = ()
+    """Settings of all members, as PATH=VALUE ..., e.g. unroll_length=8 optimizer.anneal=false."""
+    actors: int = 1
+    """Actors (or workers) of each member."""
+    slots: int | None = None
+    """Members that train at the same time; by default one per core, in simulation and on ray all of them."""
+    member_on: Literal["simulation", "local", "ray"] = "simulation"
+    """What performs a member: simulation (within its trainer's process: nothing to start), local (processes of its
+    own), or ray (its roles spread over the cluster)."""
+    interval: int = 10_000
+    """Steps a member takes between two judgements."""
+    synchronous: bool = False
+    """Judge all members together when the last is ready, instead of each when it is."""
+    exploit: Literal["truncation", "tournament"] = "truncation"
+    """truncation: the bottom of the ranking copies from its top. tournament: copy a random other if it is better."""
+    share: float = 0.25
+    """truncation: how much of the ranking is top, and how much bottom (paper: 0.2)."""
+    factor: float = 1.2
+    """explore: how far a copied hyper-parameter is moved: times or divided by it."""
+    resample: float = 0.25
+    """explore: probability that it is drawn anew instead; 1 always, 0 never."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("population", "slots", "interval"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ThespisError(f"--{name} is {value}; give at least 1")
+        if not 0.0 < self.share <= 0.5 or not 0.0 <= self.resample <= 1.0 or self.factor <= 1.0:
+            raise ThespisError("--share must be above 0 and at most 0.5, --resample from 0 to 1, --factor above 1")
+        if self.member_on != "simulation" and self.member_on != self.on:
+            raise ThespisError(f"--member-on {self.member_on} needs --on {self.member_on}; or leave it off")
+
+    @property
+    def trainers(self) -> int:
+        """How many members train at the same time."""
+        default = self.population if self.on != "local" else os.cpu_count() or 1
+        return min(self.population, self.slots or default)
+
+    @property
+    def budget(self) -> int:
+        """Steps of each member."""
+        return -(-self.total_steps // self.population)
+
+    @property
+    def each(self) -> Experiment:
+        """The settings that all members share."""
+        from thespis.launch import defaults
+        from thespis.tuning import assign, pairs
+
+        if self.member == "pbt":
+            raise ThespisError("--member pbt: a member cannot be a population; name another architecture")
+        own = {part.name for part in fields(Experiment)}
+        given = pairs(self.settings, "--settings")
+        for path in own.intersection(given):
+            raise ThespisError(f"--settings {path}: the members take it from the population; give --{path} instead")
+        algorithm = {name: given[name] for name in ("algorithm",) if name in given}  # it decides what else there is
+        cfg = assign(defaults(self.member, self.env if isinstance(self.env, str) else None, algorithm), given)
+        passed = {name: getattr(self, name) for name in _PASSED_ON}
+        return replace(cfg, on=self.member_on, total_steps=self.budget, eval_episodes=0, **passed)
+
+    @property
+    def priors(self) -> dict[str, Prior]:
+        from thespis.tuning import priors
+
+        return priors(self.tune, type(self.each), "--tune")
+
+    @property
+    def network(self) -> NetworkConfig:
+        """The network of all members, one of which is the policy that is trained."""
+        each: Any = self.each
+        chosen: NetworkConfig = getattr(each, "policy_network", None) or each.network
+        return chosen
+
+
+PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": {"total_steps": 800_000}}
+
+
+def members(cfg: Config) -> Members:
+    from thespis.runs.members import Members
+
+    # Where the program is only looked at, there is no directory yet.
+    return Members((cfg.run_dir or Path()) / "members", cfg.member, cfg.each)
+
+
+def build_controller(ctx: Context, cfg: Config) -> roles.Controller:
+    from thespis.algorithms.population import tournament, truncation
+    from thespis.roles.controller import Rules
+
+    rules = Rules(
+        population=cfg.population,
+        slots=cfg.trainers,
+        budget=cfg.budget,
+        interval=cfg.interval,
+        synchronous=cfg.synchronous,
+        priors=cfg.priors,
+        exploit=partial(truncation, share=cfg.share) if cfg.exploit == "truncation" else tournament,
+        factor=cfg.factor,
+        resample=cfg.resample,
+    )
+    return roles.Controller(ctx, rules, members(cfg))
+
+
+def build_trainer(ctx: Context, cfg: Config, take: Any, ready: Any) -> roles.Trainer:
+    runs = members(cfg)
+    if not runs.root.parent.is_dir():
+        raise ThespisError(
+            f"{ctx.identity} does not see {runs.root.parent}; give --run-dir a path that all nodes share"
+        )
+    return roles.Trainer(ctx, runs, take, ready)
+
+
+def refuse(cfg: Config, spaces: Spaces) -> None:
+    from thespis.launch import architecture
+    from thespis.runs.memory import refuse_more_than_fits
+
+    module, each = architecture(cfg.member), cfg.each
+    member = module.program(each)
+    member.check()
+    if hasattr(module, "refuse"):
+        module.refuse(each, spaces)
+    if cfg.on != "ray":  # a cluster says itself what it has room for
+        at_once = 1 if cfg.on == "simulation" else cfg.trainers
+        processes = len(member.processes) if cfg.member_on == "local" else 0
+        refuse_more_than_fits(each, spaces, processes, at_once)
+
+
+def conclude(cfg: Config, path: Path) -> list[str]:
+    from thespis.runs.ancestry import draw_ancestry, tell
+
+    return [*tell(path), draw_ancestry(path)]
+
+
+def program(cfg: Config) -> Program:
+    p = Program("pbt")
+    p.notes.append(
+        f"{cfg.population} members of {cfg.member}, {cfg.trainers} at a time, each for {cfg.budget:,} steps, "
+        f"judged every {cfg.interval:,}; tuned: {', '.join(cfg.priors)}"
+    )
+    controller = p.add("controller", build_controller, cfg, near="controller", restarts=3)
+    for _ in range(cfg.trainers):
+        p.add(
+            "trainer",
+            build_trainer,
+            cfg,
+            controller.edge("take"),
+            controller.edge("ready"),
+            cpus=0 if cfg.member_on == "ray" else 1,  # there the member's roles ask for themselves
+            actor=True,
+            restarts=10,
+        )
+    add_evaluator(p, cfg, controller)
+    return p

@@ -1,0 +1,137 @@
+"""Where demonstrations come from: episodes of a trained policy, of a scripted one, or those that somebody collected."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from thespis.config import Spec, locate, resolve
+from thespis.envs.autoreset import Environments
+from thespis.envs.make import make
+from thespis.envs.spaces import Spaces, env_actions, policy_actions
+from thespis.errors import ThespisError
+from thespis.experience.demonstrations import Demonstration, fitted, load
+from thespis.roles.actor import first_inputs, next_inputs
+from thespis.types import Array, Inputs, Tree, map_tree
+
+if TYPE_CHECKING:
+    from thespis.trained import TrainedPolicy
+
+Act = Callable[[Inputs], Array]
+"""What a policy does, `[1, ...]` in its own units, on inputs `[1]`."""
+_LONGEST = 1_000_000
+"""Steps after which an episode of somebody else's policy is taken never to end."""
+
+
+def gather(source: Spec, env: Spec, episodes: int, seed: int) -> list[Demonstration]:
+    """Up to `episodes` demonstrations in `env`, checked against its spaces.
+
+    `source`: a directory that `thespis record` wrote, `minari:NAME` of a dataset on this machine, or a scripted policy
+    (`file.py::function`, `module::function`, or the function), which plays that many episodes from `seed` on.
+    """
+    envs = make(resolve(env), 1)
+    try:
+        spaces, name = Spaces(envs.observation_space, envs.action_space), source
+        if callable(source) or "::" in source:
+            name = locate(source) if callable(source) else source
+            found = record(envs, scripted(resolve(source), envs, name), episodes, seed)
+        elif source.startswith("minari:"):
+            found = from_minari(source.removeprefix("minari:"), episodes)
+        else:
+            found = load(Path(source))[:episodes]
+    finally:
+        envs.close()
+    return fitted(found, spaces, str(name))
+
+
+def record(envs: Environments, act: Act, episodes: int, seed: int) -> list[Demonstration]:
+    """Whole episodes of one environment, one after the other."""
+    policy_actions(envs.action_space)  # refuses what cannot be read back
+    to_env = env_actions(envs.action_space)
+    made: list[Demonstration] = []
+    inputs = first_inputs(envs.reset(seed), envs)
+    seen, done, rewards = [_row(inputs.obs)], [], []
+    over = False
+    while len(made) < episodes:
+        if not over or inputs.first[0]:  # else this step is a reset, whatever is done
+            actions = act(inputs)
+        step = envs.step(actions)
+        over = bool(step.terminated[0] or step.truncated[0])
+        if step.valid[0]:
+            seen.append(_row(step.final_obs if over and step.final_obs is not None else step.obs))
+            done.append(to_env(actions)[0])
+            rewards.append(step.rewards[0])
+        if over:
+            obs = map_tree(lambda *rows: np.stack(rows), *seen)
+            made.append(Demonstration(obs, np.stack(done), np.stack(rewards), bool(step.terminated[0])))
+        inputs = next_inputs(step, actions)
+        if inputs.first[0]:
+            seen, done, rewards = [_row(step.obs)], [], []
+        if len(done) > _LONGEST:
+            raise ThespisError(f"an episode has not ended after {_LONGEST:,} steps; give the environment a time limit")
+    return made
+
+
+def trained(policy: TrainedPolicy, greedy: bool, seed: int) -> Act:
+    """A trained policy, with its memory."""
+    stepper = policy.stepper(seed)
+    state = stepper.initial_state(1)
+
+    def act(inputs: Inputs) -> Array:
+        nonlocal state
+        acted = stepper.act(inputs, state, greedy)
+        state = acted.state
+        return acted.actions
+
+    return act
+
+
+def scripted(function: Any, envs: Environments, name: str) -> Act:
+    """A policy written by hand: `function()` opens an episode and returns `act(obs)`, an action of the environment."""
+    to_policy, space = policy_actions(envs.action_space), envs.action_space
+    opened: Any = None
+
+    def act(inputs: Inputs) -> Array:
+        nonlocal opened
+        try:
+            if inputs.first[0]:
+                opened = function()
+            action = np.asarray(opened(_row(inputs.obs)), space.dtype)
+        except Exception as error:
+            raise ThespisError(f"the scripted policy {name} raised {type(error).__name__}: {error}") from error
+        if not space.contains(action if action.ndim else action.item()):
+            raise ThespisError(f"the scripted policy {name} did {action}, which is not in {space}")
+        return to_policy(action[None])
+
+    return act
+
+
+def from_minari(name: str, episodes: int) -> list[Demonstration]:
+    """The first episodes of a Minari dataset that is on this machine; nothing is downloaded."""
+    if importlib.util.find_spec("minari") is None:
+        raise ThespisError("Minari is not installed; install it with: pip install 'thespis[demos]'")
+    import minari
+
+    try:
+        dataset = minari.load_dataset(name, download=False)
+        return [_from_minari(episode) for episode in islice(dataset.iterate_episodes(), episodes)]
+    except Exception as error:
+        raise ThespisError(
+            f"Minari dataset {name!r} cannot be read: {error}; `minari list local` tells those there are"
+        ) from error
+
+
+def _from_minari(episode: Any) -> Demonstration:
+    # Episodes of Minari may stop without an end where collecting stopped: like a truncation, as far as learning goes.
+    obs = map_tree(np.asarray, episode.observations)
+    return Demonstration(obs, np.asarray(episode.actions), np.asarray(episode.rewards), bool(episode.terminations[-1]))
+
+
+def _row(tree: Tree) -> Tree:
+    row: Tree = map_tree(lambda leaf: leaf[0].copy(), tree)
+    return row

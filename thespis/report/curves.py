@@ -1,0 +1,70 @@
+"""Curves of any runs in one picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+
+from thespis.config import load_yaml
+from thespis.errors import ThespisError
+from thespis.report import plots
+from thespis.report.collect import Run
+from thespis.report.statistics import Band, band, smoothed
+from thespis.runs.directory import RunDirectory
+
+_OWN = ("seed", "run_dir")
+"""Settings in which runs may differ and still be of one curve."""
+
+
+def grouped(paths: Sequence[Path], apart: bool) -> dict[str, list[Run]]:
+    """Runs that share a curve, by the name of the curve: all settings they have in common but the seed.
+
+    Curves of one architecture are told apart by what differs between them.
+    """
+    configs = [load_yaml(RunDirectory.open(path).config) for path in paths]
+    if apart:
+        return {path.name or str(path): [Run(path)] for path in paths}
+    groups: dict[str, list[int]] = {}
+    for i, config in enumerate(configs):
+        key = str({name: value for name, value in config.items() if name not in _OWN})
+        groups.setdefault(key, []).append(i)
+    firsts = [configs[members[0]] for members in groups.values()]
+    names = _names(firsts)
+    return {name: [Run(paths[i]) for i in members] for name, members in zip(names, groups.values(), strict=True)}
+
+
+def _names(configs: Sequence[dict[str, object]]) -> list[str]:
+    """The architecture, and the settings in which those of its name differ."""
+    names = []
+    for config in configs:
+        alike = [other for other in configs if other["architecture"] == config["architecture"]]
+        differ = [
+            key for key in config if key not in _OWN and any(str(other.get(key)) != str(config[key]) for other in alike)
+        ]
+        label = ", ".join(f"{key} {config[key]}" for key in differ)
+        name = Path(str(config["architecture"])).stem
+        names.append(f"{name}: {label}" if label else name)
+    return names
+
+
+def draw_curves(groups: dict[str, list[Run]], x: str, metric: str, smooth: int, form: str) -> bytes:
+    """The picture, as `png`, `svg` or `pdf`."""
+    plots.require()
+    from matplotlib import rc_context
+
+    curves: dict[str, Band] = {}
+    for name, runs in groups.items():
+        lines = [(at, smoothed(y, smooth)) for at, y in (run.curve(x, metric) for run in runs) if len(at)]
+        if not lines:
+            have = sorted({key for run in runs for row in run.rows for key in row if "/" in key})
+            raise ThespisError(f"{runs[0].path} has no {metric}; it has {', '.join(have) or 'no metrics yet'}")
+        curves[name] = band(lines, even=x != "steps")
+    colour = dict(zip(curves, cycle(plots.COLOURS), strict=False))
+    label = plots.STEPS if x == "steps" else "seconds since the first step"
+    file = io.BytesIO()
+    with rc_context(plots.STYLE):  # type: ignore[arg-type]
+        figure = plots.bands(curves, colour, label, plots.RETURN if metric == "rollout/ep_rew_mean" else metric)
+        figure.savefig(file, format=form, dpi=144, facecolor="white")
+    return file.getvalue()

@@ -1,0 +1,237 @@
+"""InferenceServer: one policy for all actors, and the place where their trajectories are put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from thespis.experience.seats import Seat, Seats, Told
+from thespis.runtime.context import Context
+from thespis.types import Acted, Array, Inputs, State, Stream, Tree, Unroll, Version, Versioned, map_tree
+
+if TYPE_CHECKING:
+    from thespis.networks.acting import Stepper
+    from thespis.wire.door import Door, Invitation
+
+
+class Answer(NamedTuple):
+    """`actions`: `[B, ...]`, `logp`: float32 `[B]`, by weights of the packed `version`."""
+
+    actions: Array
+    logp: Array
+    version: int
+
+
+class Follow(Protocol):
+    """The edge to a weight store of this process: waits until there are newer weights."""
+
+    name: str
+
+    def __call__(self, newer_than: Version | None, /) -> Coroutine[Any, Any, Versioned]: ...
+
+
+Insert = Callable[[Stream, Unroll], Coroutine[Any, Any, Any]]
+"""What takes finished unrolls."""
+Explore = Callable[[Told], Array]
+"""How often each environment's action is not the best one, `[B]`."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """One question that waits for its batch."""
+
+    seat: Seat
+    rows: int
+    epsilon: Array | None
+    answer: asyncio.Future[Answer]
+
+
+class InferenceServer:
+    """Answers actors in batches: one goes when it is full, or when the first in it has waited `patience` seconds.
+
+    So nobody waits for ever, however few ask. What waits when a batch goes is in it, and an actor's rows stay together.
+    Weights change between two batches, never in one. An unroll that finds the learner behind makes its own actor wait,
+    and no other.
+    """
+
+    EDGES: ClassVar = {"act": "inference", "invite": "inference"}
+    LOST: ClassVar = "open_unrolls"  # what goes with a life of it, counted when it is restarted
+
+    def __init__(
+        self,
+        ctx: Context,
+        stepper: Stepper,
+        seats: Seats,
+        follow: Follow,
+        insert: Insert,
+        batch: int,
+        patience: float,
+        explore: Explore | None = None,
+        lockstep: bool = False,
+        door: Door | None = None,
+    ) -> None:
+        """`batch`: rows that make a batch full. `lockstep`: who has completed an unroll waits for the next version.
+
+        `door`: where actors come in that are to ask over streams of their own.
+        """
+        self._ctx, self._stepper, self._seats, self._follow, self._insert = ctx, stepper, seats, follow, insert
+        self._batch, self._patience, self._explore, self._lockstep = batch, patience, explore, lockstep
+        self._door = door
+        self._version = Version(0, 0)
+        self._newer: asyncio.Task[Versioned] | None = None
+        self._asked: list[Asked] = []
+        self._waiting: list[Asked] = []
+        self._rows = 0
+        self._go = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._handed: dict[tuple[str, int], asyncio.Task[Any]] = {}
+
+    def act(self, *words: Any) -> asyncio.Future[Answer]:
+        """Take down what came of the last actions, and give the next. `words`: a `Told`.
+
+        No coroutine: a future is all that most questions need, and a task for each would cost as much as a forward
+        pass of a small network.
+        """
+        told = Told(*words)
+        seat, unroll = self._seats.take(told)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        epsilon = None if self._explore is None else self._explore(told)
+        asked = Asked(seat, len(told.flags), epsilon, answer)
+        if unroll is None:
+            self._join(asked)
+        else:
+            self._ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
+            self._hand_over(told, unroll, asked)
+        return answer
+
+    async def invite(self, stream: Stream) -> Invitation:
+        """Where this life of an actor can open a stream, to `act` over it."""
+        assert self._door is not None, "whoever builds an edge to this also builds a door"
+        return await self._door.invite(stream, self.act)
+
+    async def close(self) -> None:
+        if self._door is not None:
+            await self._door.close()
+
+    async def run(self) -> None:
+        await self._adopt()
+        while True:
+            await self._go.wait()
+            if self._newer is None or self._newer.done():
+                await self._adopt()
+            asked = self._take()
+            if not asked:
+                continue
+            async with self._ctx.work("inference", items=sum(one.rows for one in asked)):
+                acted = self._act(asked)
+            self._answer(asked, acted)
+
+    # -- batches ----------------------------------------------------------------------------------
+
+    def _join(self, asked: Asked) -> None:
+        """Wait for the batch to go; the first to come starts the clock."""
+        self._asked.append(asked)
+        self._rows += asked.rows
+        if self._rows >= self._batch:
+            self._go.set()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._patience, self._go.set)
+
+    def _take(self) -> list[Asked]:
+        """All that wait, but for those whose actor is gone."""
+        asked = [one for one in self._asked if not one.answer.done()]
+        self._asked, self._rows = [], 0
+        self._go.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return asked
+
+    def _act(self, asked: Sequence[Asked]) -> Acted:
+        if self._explore is not None:
+            self._stepper.explore(np.concatenate([one.epsilon for one in asked if one.epsilon is not None]))
+        inputs, state = beside([one.seat for one in asked])
+        return self._stepper.act(inputs, state)
+
+    def _answer(self, asked: Sequence[Asked], acted: Acted) -> None:
+        """Give everybody their own rows."""
+        start, version = 0, self._version.packed()
+        for one in asked:
+            rows = slice(start, start + one.rows)
+            start = rows.stop
+            mine = acted if len(asked) == 1 else _part(acted, rows)
+            one.seat.decide(mine, self._version)
+            if not one.answer.done():
+                one.answer.set_result(Answer(mine.actions, mine.logp, version))
+        self._ctx.record("inference/batch_fill", start / self._batch)
+
+    async def _adopt(self) -> None:
+        """Take over newer weights, and ask for the next."""
+        if self._newer is None:
+            self._newer = self._ctx.ahead(self._follow(None))
+        newer = await self._ctx.wait(self._follow.name, self._newer)
+        self._stepper.load(newer.weights)
+        self._version = newer.version
+        self._newer = self._ctx.ahead(self._follow(newer.version))
+        if self._lockstep:
+            self._newer.add_done_callback(lambda _: self._go.set())
+            waiting, self._waiting = self._waiting, []
+            for asked in waiting:
+                self._join(asked)
+
+    # -- unrolls ----------------------------------------------------------------------------------
+
+    def _hand_over(self, told: Told, unroll: Unroll, asked: Asked) -> None:
+        """Pass an unroll on. Those who asked go on while it is on its way, unless the one before still is."""
+        who, index = told.stream.who
+        stream = Stream((f"{who}+{told.start}", index), told.stream.incarnation)
+        before = self._handed.get(stream.who)
+        if self._lockstep and unroll.versions.max() >= self._version.packed():
+            self._handed[stream.who] = self._ctx.ahead(self._insert(stream, unroll))
+            self._waiting.append(asked)
+            return
+        if before is None or before.done():
+            self._handed[stream.who] = self._ctx.ahead(self._insert(stream, unroll))
+            self._join(asked)
+            return
+
+        async def in_turn() -> None:
+            await before
+            await self._insert(stream, unroll)
+
+        self._handed[stream.who] = self._ctx.ahead(in_turn())
+        before.add_done_callback(lambda _: self._join(asked))
+
+
+def beside(seats: Sequence[Seat]) -> tuple[Inputs, State]:
+    """What is seen from several seats, and their states, as one batch."""
+    if len(seats) == 1:
+        return seats[0].inputs, seats[0].state
+    inputs = [seat.inputs for seat in seats]
+
+    def joined(*leaves: Array) -> Array:
+        return np.concatenate(leaves)
+
+    obs: Tree = map_tree(joined, *(part.obs for part in inputs))
+    return (
+        Inputs(
+            obs,
+            joined(*(part.first for part in inputs)),
+            joined(*(part.last_action for part in inputs)),
+            joined(*(part.last_reward for part in inputs)),
+        ),
+        tuple(joined(*parts) for parts in zip(*(seat.state for seat in seats), strict=True)),
+    )
+
+
+def _part(acted: Acted, rows: slice) -> Acted:
+    return Acted(
+        acted.actions[rows],
+        acted.logp[rows],
+        tuple(part[rows] for part in acted.state),
+        None if acted.q is None else acted.q[rows],
+    )

@@ -1,0 +1,46 @@
+"""Whether the members of a population that train at the same time fit into the memory of the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Dict, Space
+
+from thespis.config import Experiment
+from thespis.envs.spaces import Spaces
+from thespis.errors import ThespisError
+from thespis.memory import available_memory
+
+PROCESS_BYTES = 300 << 20
+"""What a process takes that has imported torch and built a small network (measured: 280 MB, of which 90 are shared)."""
+
+
+def refuse_more_than_fits(cfg: Experiment, spaces: Spaces, processes: int, members: int) -> None:
+    """`processes`: those of one member, beside the one of its trainer."""
+    each = (1 + processes) * PROCESS_BYTES + replay_bytes(cfg, spaces.observation_space)
+    free = available_memory()
+    if members * each > free:
+        raise ThespisError(
+            f"{members} members at a time take about {_gigabytes(members * each)} of memory ({_gigabytes(each)} each), "
+            f"and {_gigabytes(free)} are free; give --slots {max(1, free // each)} or a smaller replay"
+        )
+
+
+def replay_bytes(cfg: Experiment, space: Space[Any]) -> int:
+    """What the steps of a full replay take, if the architecture has one."""
+    replay = getattr(cfg, "replay", None)
+    if replay is None:
+        return 0
+    steps = int(replay.capacity * _bytes(space))
+    return min(steps, replay.bytes) if replay.bytes else steps
+
+
+def _bytes(space: Space[Any]) -> int:
+    if isinstance(space, Dict):
+        return sum(map(_bytes, space.spaces.values()))
+    return int(np.prod(space.shape or (1,))) * np.dtype(space.dtype).itemsize
+
+
+def _gigabytes(number: int) -> str:
+    return f"{number / 2**30:.1f} GB"
