@@ -163,8 +163,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 
 def _shared() -> set[str]:
-    """Shared memory with a name, but for that of a Ray that other tests may start at the same time."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith(("plasma", "ray"))}
+    """Shared memory with a name, but for that of Ray and of libraries, which may run beside the tests."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(("plasma", "ray", "sem.mp-"))}
 
 
 def _descriptors() -> list[str]:
