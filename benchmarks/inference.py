@@ -27,6 +27,7 @@ OBSERVATION = 4
 ROWS = (1, 8, 64)
 ENOUGH = 10**12
 """Steps that nobody takes: the run ends when the questions are asked."""
+WAYS = {"runtime's own line": None, "gRPC, Unix socket": "unix", "gRPC, TCP loopback": "tcp"}
 
 
 def inputs(rows: int) -> Inputs:
@@ -73,15 +74,26 @@ def bare_echo(rows: int, calls: int) -> dict[str, float]:
     return result
 
 
-def stepper(rng: np.random.Generator) -> Any:
+def spaces() -> Any:
     from gymnasium.spaces import Box, Discrete
 
-    from thespis.architectures.parts import network
     from thespis.envs.spaces import Spaces
+
+    return Spaces(Box(-1.0, 1.0, (OBSERVATION,), np.float32), Discrete(2))
+
+
+def stepper(rng: np.random.Generator) -> Any:
+    from thespis.architectures.parts import network
     from thespis.networks.acting import Stepper
 
-    spaces = Spaces(Box(-1.0, 1.0, (OBSERVATION,), np.float32), Discrete(2))
-    return Stepper(network(NetworkConfig(), spaces, seed=0), rng)
+    return Stepper(network(NetworkConfig(), spaces(), seed=0), rng)
+
+
+def layout(rows: tuple[int, ...]) -> Any:
+    from thespis.wire.schema import Layout
+
+    made = spaces()
+    return Layout.of(made.observation_space, made.action_space, sum(rows))
 
 
 def forward(rows: int, calls: int) -> dict[str, float]:
@@ -108,7 +120,7 @@ class Standing:
         return Versioned(Version(0, 0), self._weights)
 
 
-def build_server(ctx: Context) -> Any:
+def build_server(ctx: Context, way: str | None, rows: tuple[int, ...]) -> Any:
     from thespis.experience.seats import Seats
     from thespis.roles import InferenceServer
 
@@ -117,22 +129,33 @@ def build_server(ctx: Context) -> Any:
 
     made = stepper(ctx.rng("policy"))
     seats = Seats(16, made.initial_state, np.zeros((), np.int64))
-    return InferenceServer(ctx, made, seats, Standing(made), forget, batch=1, patience=0.0)
+    door = None
+    if way is not None:
+        from thespis.wire.door import Door
+
+        door = Door(layout(rows), "127.0.0.1" if way == "tcp" else None)
+    return InferenceServer(ctx, made, seats, Standing(made), forget, batch=1, patience=0.0, door=door)
 
 
 class Asker:
     """Asks as an actor does whose environments take no time."""
 
-    def __init__(self, ctx: Context, act: Any, rows: tuple[int, ...], calls: int, results: str) -> None:
-        self._ctx, self._act, self._rows, self._calls, self._results = ctx, act, rows, calls, results
+    def __init__(
+        self, ctx: Context, ask: Any, way: str | None, rows: tuple[int, ...], calls: int, results: str
+    ) -> None:
+        self._ctx, self._act, self._rows, self._calls, self._results = ctx, ask, rows, calls, results
+        if way is not None:
+            from thespis.wire.line import Line
+
+            self._act = Line(ctx, ask, layout(rows))
 
     async def run(self) -> None:
         from thespis.envs.autoreset import EnvStep
         from thespis.roles import RemotePolicy
 
         found = {}
+        policy = RemotePolicy(self._ctx, self._act)
         for rows in self._rows:
-            policy = RemotePolicy(self._ctx, self._act)
             state, given = policy.initial_state(rows), inputs(rows)
             none, all_ = np.zeros(rows, np.bool_), np.ones(rows, np.bool_)
             step = EnvStep(given.obs, given.last_reward, none, none, all_, none, None, [])
@@ -148,7 +171,7 @@ class Asker:
         await self._ctx.sleep(3600.0)
 
 
-def served(rows: tuple[int, ...], calls: int) -> dict[int, dict[str, float]]:
+def served(rows: tuple[int, ...], calls: int, way: str | None) -> dict[int, dict[str, float]]:
     """The whole way of a question in a run: actor, line, server, policy, and back."""
     from thespis.roles import InferenceServer
     from thespis.runs.directory import RunDirectory
@@ -160,8 +183,9 @@ def served(rows: tuple[int, ...], calls: int) -> dict[int, dict[str, float]]:
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory) / "results.json"
         program = Program("inference")
-        server = program.add("inference", build_server)
-        program.add("actor", Asker, server.edge("act"), rows, calls, str(results))
+        server = program.add("inference", build_server, way, rows)
+        ask = server.edge("act" if way is None else "invite")
+        program.add("actor", Asker, ask, way, rows, calls, str(results))
         program.check()
         run = RunDirectory.create("inference", "none", 0, Path(directory) / "run")
         session = Session(Experiment(total_steps=ENOUGH), program, run, Screen(quiet=True))
@@ -181,7 +205,7 @@ def main() -> None:
     table: dict[str, dict[int, dict[str, float]]] = {
         "bare Unix-socket echo": {number: bare_echo(number, args.calls) for number in rows},
         "forward pass alone": {number: forward(number, args.calls) for number in rows},
-        "local line": served(rows, args.calls),
+        **{name: served(rows, args.calls, way) for name, way in WAYS.items()},
     }
     print(f"{'':24}{'rows':>6}{'trips/s':>10}{'p50 us':>9}{'p99 us':>9}")
     for name, found in table.items():

@@ -75,7 +75,11 @@ class QNetworkConfig(NetworkConfig):
 class DPGNetworkConfig(NetworkConfig):
     """The network that acts, and the critic that values what it does; they share nothing."""
 
-    critic_hidden: tuple[int, ...] = (64, 64)
+    activation: Literal["tanh", "relu"] = "relu"
+    """Activation of the mlps."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Layer sizes of the mlp that acts."""
+    critic_hidden: tuple[int, ...] = (256, 256)
     """Layer sizes of the critic's mlp; the first reads the observation, the others its features and the action."""
 
 
@@ -87,6 +91,38 @@ class EvolvedNetworkConfig(NetworkConfig):
     """Normalise vector observations by the statistics of all generations before, the same for everybody."""
     virtual_batch_norm: bool = True
     """Normalise images after every convolution by what a fixed batch of random play gives in the perturbed network."""
+
+
+@dataclass(frozen=True)
+class CEMConfig:
+    """The search for the best action by the cross-entropy method."""
+
+    samples: int = 64
+    """Actions scored in each iteration (QT-Opt paper: 64); choices alone, if no more than these, are all scored."""
+    iterations: int = 2
+    """Times that samples are drawn, scored, and the distribution fitted to the best (paper: 2)."""
+    elites: int = 6
+    """How many of the best it is fitted to (paper: 6)."""
+    floor: float = 0.01
+    """Least deviation that is fitted; actions reach from -1 to 1."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.elites <= self.samples or self.iterations < 1 or not self.floor > 0.0:
+            raise ThespisError(
+                "the search needs at least 1 iteration, 1 elite, as many samples as elites, and a floor above 0; "
+                "change --network.cem.*"
+            )
+
+
+@dataclass(frozen=True)
+class ScoredNetworkConfig(NetworkConfig):
+    """The network of Q(x, a), and how the best action is found with it."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Layer sizes of the mlp; the first reads the observation, the others its features and the action."""
+    activation: Literal["tanh", "relu"] = "relu"
+    """Activation of the mlp."""
+    cem: CEMConfig = field(default_factory=CEMConfig)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ def architecture(name: str) -> ModuleType:
 
     It may also `refuse(cfg, spaces)` what it cannot learn, before anything starts, and `conclude(cfg, path)` with
     what is to be made of a run that has ended, and said of it. One that several algorithms can learn in has
-    `ALGORITHMS`, the `Config` and `PRESETS` of each by the name `--algorithm` takes.
+    `ALGORITHMS`, the `Config` and `PRESETS` of each by the name `--algorithm` takes. One that takes
+    actions of several parts says `MIXED_ACTIONS = True`.
     """
     if name.endswith(".py"):
         return _own(name)
@@ -85,6 +86,7 @@ def load_config(path: Path) -> tuple[str, dict[str, Any]]:
 def check(name: str, cfg: Experiment) -> tuple[Any, Any, Any]:
     """The program, the cost model and the faults, after all that can be refused before a run starts was not."""
     from thespis.envs.make import describe
+    from thespis.envs.spaces import one_part
     from thespis.runtime.faults import parse_faults
 
     module = architecture(name)
@@ -94,6 +96,8 @@ def check(name: str, cfg: Experiment) -> tuple[Any, Any, Any]:
     if cfg.on == "ray" and importlib.util.find_spec("ray") is None:
         raise ThespisError("Ray is not installed; install it with: pip install 'thespis[ray]'")
     spaces = describe(resolve(cfg.env))
+    if not getattr(module, "MIXED_ACTIONS", False):
+        one_part(spaces.action_space)
     if hasattr(module, "refuse"):
         module.refuse(cfg, spaces)
     return program, _costs(cfg), faults

@@ -11,7 +11,7 @@ import numpy as np
 
 from thespis.config import Experiment, resolve
 from thespis.errors import ThespisError
-from thespis.types import Array, Inputs, State, Tree
+from thespis.types import Inputs, State, Tree
 
 if TYPE_CHECKING:
     from thespis.networks.acting import Stepper
@@ -74,7 +74,7 @@ class TrainedPolicy:
     def __init__(self, cfg: Experiment, checkpoint: Path) -> None:
         from thespis.architectures.parts import network
         from thespis.envs.make import describe
-        from thespis.envs.spaces import env_actions
+        from thespis.envs.spaces import action_row, env_actions
         from thespis.runs.checkpoints import policy_weights
 
         weights = policy_weights(checkpoint)
@@ -88,7 +88,7 @@ class TrainedPolicy:
         self._stepper = self.stepper(cfg.seed)
         self._stepper.load(weights)
         self._to_env = env_actions(spaces.action_space)
-        self._no_action = _no_action(spaces.action_space)
+        self._no_action = action_row(spaces.action_space)[None]
         self.reset()
 
     def stepper(self, seed: int) -> Stepper:
@@ -107,17 +107,11 @@ class TrainedPolicy:
         """An action for the environment, from one observation of it. Recurrent policies also read `last_reward`."""
         acted = self._stepper.act(self._inputs(obs, last_reward), self._state, greedy)
         self._state, self._first, self._last_action = acted.state, False, acted.actions
-        action: Array = self._to_env(acted.actions)[0]
-        return action.item() if action.ndim == 0 else action
+        action = self._to_env(acted.actions)[0]
+        return action.item() if isinstance(action, np.ndarray | np.generic) and not action.ndim else action
 
     def _inputs(self, obs: Any, last_reward: float) -> Inputs:
         tree: Tree = (
             {k: np.asarray(v)[None] for k, v in obs.items()} if isinstance(obs, dict) else np.asarray(obs)[None]
         )
         return Inputs(tree, np.array([self._first]), self._last_action, np.array([last_reward], np.float32))
-
-
-def _no_action(space: Any) -> Array:
-    from gymnasium.spaces import Box
-
-    return np.zeros((1, *(space.shape or ())), np.float32 if isinstance(space, Box) else np.int64)

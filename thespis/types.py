@@ -284,6 +284,36 @@ class Sequences:
         )
 
 
+@dataclass(slots=True)
+class Labelled:
+    """N examples of what Q should say, whoever found out.
+
+    `obs`, `actions`: `[N, ...]`. `targets`: float32 `[N]`, what Q(obs, actions) is to be. `versions`: int64 `[N]`,
+    packed, of the parameters behind the targets. `taken`: transitions the replay had taken in when they were drawn.
+    """
+
+    obs: Tree
+    actions: Array
+    targets: Array
+    versions: Array
+    taken: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Labelled, tuple(getattr(self, name) for name in self.__slots__)
+
+    @property
+    def valid(self) -> Array:
+        return np.ones(len(self.targets), np.bool_)
+
+    @property
+    def rewards(self) -> Array:
+        return self.targets
+
+    def steps_after(self, before: int) -> int:
+        """Environment steps behind all that was learned from: all that were inserted, however often each was drawn."""
+        return max(before, self.taken)
+
+
 Drawn = Transitions | Sequences
 """What a replay hands out."""
 
@@ -326,6 +356,8 @@ def flatten(item: Any, arrays: dict[str, Array], path: str) -> Any:
         return {"array": path}
     if item is None:
         return {"none": True}
+    if isinstance(item, int):
+        return {"number": item}
     if isinstance(item, dict):
         return {"dict": {key: flatten(value, arrays, f"{path}/{key}") for key, value in item.items()}}
     if isinstance(item, tuple):
@@ -340,6 +372,8 @@ def unflatten(plan: Any, arrays: dict[str, Array]) -> Any:
         return arrays[plan["array"]]
     if "none" in plan:
         return None
+    if "number" in plan:
+        return plan["number"]
     if "dict" in plan:
         return {key: unflatten(value, arrays) for key, value in plan["dict"].items()}
     if "tuple" in plan:
@@ -347,4 +381,4 @@ def unflatten(plan: Any, arrays: dict[str, Array]) -> Any:
     return _RECORDS[plan["record"]](**{name: unflatten(part, arrays) for name, part in plan["parts"].items()})
 
 
-_RECORDS: dict[str, Callable[..., Any]] = {"Unroll": Unroll, "Inputs": Inputs}
+_RECORDS: dict[str, Callable[..., Any]] = {"Unroll": Unroll, "Inputs": Inputs, "Labelled": Labelled}

@@ -20,7 +20,9 @@ from thespis import train
 from thespis.architectures.es import ARSConfig, Config, build_coordinator, program
 from thespis.cli.main import main
 from thespis.errors import ThespisError
+from thespis.evaluation import play
 from thespis.launch import defaults, launch
+from thespis.networks.moments import Moments
 from thespis.roles.coordinator import Ask, Order, Result, Snapshot
 from thespis.runtime.context import Context, Identity
 from thespis.trained import Trained
@@ -36,6 +38,15 @@ def run_es(path: Path, on: str = "simulation", **settings: Any) -> Trained:
     return train("es", run_dir=path, quiet=True, on=on, **{**SMALL, **settings})
 
 
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One worker, nothing goes wrong: what every other run must come to."""
+    return run_es(tmp_path_factory.mktemp("calm") / "run", actors=1).summary
+
+
+SAME = ("weights_sha256", "env_steps", "updates", "episodes", "return_mean_100", "eval_return_mean")
+
+
 @pytest.mark.parametrize(("form", "file"), [("text", "es.txt"), ("mermaid", "es.mermaid")])
 def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
     assert main(["show", "es", "--actors", "3", "--format", form]) == 0
@@ -43,39 +54,38 @@ def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_any_number_of_workers_finds_the_same_parameters(stage: Any) -> None:
+def test_any_number_of_workers_finds_the_same_parameters(calm: dict[str, Any], stage: Any) -> None:
     """Only who has nothing to do differs, and how long it takes."""
-    one = run_es(stage.path / "1", actors=1).summary
-    assert one["updates"] >= 3 and one["env_steps"] >= 2000
-    for workers, protocol in ((2, "broadcast"), (8, "seeds"), (32, "broadcast"), (2, "seeds")):
-        told = run_es(stage.path / f"{workers}{protocol}", actors=workers, protocol=protocol).summary
-        for name in ("weights_sha256", "env_steps", "updates", "episodes", "return_mean_100", "eval_return_mean"):
-            assert told[name] == one[name], name
-        assert told["wall_seconds"] < one["wall_seconds"] and told["dropped"] == {}
-    assert run_es(stage.path / "other", actors=1, seed=1).summary["weights_sha256"] != one["weights_sha256"]
+    assert calm["updates"] >= 3 and calm["env_steps"] >= 2000
+    for workers, protocol in ((2, "broadcast"), (8, "seeds"), (32, "broadcast")):
+        told = run_es(stage.path / f"{workers}", actors=workers, protocol=protocol, repeat_after=0.0).summary
+        assert {name: told[name] for name in SAME} == {name: calm[name] for name in SAME}
+        assert told["wall_seconds"] < calm["wall_seconds"] and told["dropped"] == {}
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("protocol", ["broadcast", "seeds"])
-def test_processes_find_the_parameters_of_the_simulation(protocol: str, stage: Any) -> None:
-    told = run_es(stage.path / "local", on="local", protocol=protocol).summary
+def test_processes_find_the_parameters_of_the_simulation(protocol: str, calm: dict[str, Any], stage: Any) -> None:
+    run = run_es(stage.run, on="local", protocol=protocol, eval_episodes=0)  # an evaluator may not be up that soon
+    told = run.summary
     assert told["exit_reason"] == "total_steps" and told["restarts"] == 0
-    assert set(told["edges"]) == {"worker.coordinator.order", "evaluator.coordinator.pull"}
-    assert told["eval_episodes"] == 2 and told["lag"]["mean"] is None
-    assert told["weights_sha256"] == run_es(stage.path / "simulated").summary["weights_sha256"]
+    assert set(told["edges"]) == {"worker.coordinator.order"} and told["lag"]["mean"] is None
+    assert {name: told[name] for name in SAME[:-1]} == {name: calm[name] for name in SAME[:-1]}
+    assert all(episode.reward > 5 for episode in play(run, 2).episodes)
 
 
 @pytest.mark.timeout(60)
 def test_returns_travel_instead_of_parameters(stage: Any) -> None:
-    """With 2,000 parameters and 16 episodes, seeds save nearly everything."""
+    """With 2,802 parameters and 16 episodes, seeds save nearly everything."""
     wide: dict[str, Any] = {"network": {"hidden": [400]}, "noise_table": 8192, "total_steps": 1500, "eval_episodes": 0}
     bytes_of = {
         protocol: run_es(stage.path / protocol, protocol=protocol, **wide).summary["edges"]["worker.coordinator.order"]
         for protocol in ("broadcast", "seeds")
     }
     assert bytes_of["seeds"]["calls"] == bytes_of["broadcast"]["calls"]
-    # Each worker joins once with parameters and both averages of Adam; from then on there are only returns.
-    assert bytes_of["seeds"]["bytes"] < 0.5 * bytes_of["broadcast"]["bytes"]
+    # Each worker joins once, with parameters and both averages of Adam; from then on there are only returns.
+    joined = 2 * 3 * 4 * 2802
+    assert bytes_of["seeds"]["bytes"] - joined < 0.3 * (bytes_of["broadcast"]["bytes"] - joined / 3)
 
 
 @pytest.mark.timeout(60)
@@ -113,29 +123,43 @@ def test_images_go_through_one_network_per_member(stage: Any, monkeypatch: pytes
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("protocol", ["broadcast", "seeds"])
 @pytest.mark.parametrize(
-    ("fault", "restarts"),
-    [("kill worker 1 at 0.03", 1), ("kill coordinator 0 at 0.2", 1), ("lose worker.coordinator.order at 0.03", 0),
-     ("slow worker 0 by 20", 0)],
-)  # fmt: skip
-def test_faults_cost_time_and_nothing_else(fault: str, restarts: int, protocol: str, stage: Any) -> None:
-    settings: dict[str, Any] = {"protocol": protocol, "actors": 3, "checkpoint_every": 0.1, "total_steps": 4000}
-    calm = run_es(stage.path / "calm", **settings).summary
-    told = run_es(stage.path / "rough", faults=(fault,), **settings).summary
+    ("fault", "protocol", "restarts"),
+    [
+        ("kill worker 1 at 0.03", "broadcast", 1),
+        ("kill worker 1 at 0.03", "seeds", 1),
+        ("lose worker.coordinator.order at 0.03", "broadcast", 0),
+        ("slow worker 0 by 20", "seeds", 0),
+    ],
+)
+def test_faults_cost_time_and_nothing_else(
+    fault: str, protocol: str, restarts: int, calm: dict[str, Any], stage: Any
+) -> None:
+    told = run_es(stage.run, faults=(fault,), protocol=protocol, actors=3).summary
     assert (told["exit_reason"], told["restarts"]) == ("total_steps", restarts)
-    assert told["weights_sha256"] == calm["weights_sha256"]
-    assert told["env_steps"] == calm["env_steps"]
-    if fault.startswith("kill worker"):
+    assert {name: told[name] for name in SAME} == {name: calm[name] for name in SAME}
+    if fault.startswith("kill"):
         assert told["dropped"]["units"] == 1
     if fault.startswith("slow"):
         assert told["dropped"]["late_results"] + told["dropped"].get("repeated_results", 0) > 0
 
 
+@pytest.mark.timeout(60)
+def test_a_killed_coordinator_goes_on_from_its_checkpoint(stage: Any) -> None:
+    """The generations since then are played again, and come out the same. Their steps were taken, so they count."""
+    run = run_es(stage.run, faults=("kill coordinator 0 at 0.2",), protocol="seeds", checkpoint_every=0.1)
+    assert (run.summary["exit_reason"], run.summary["restarts"]) == ("total_steps", 1)
+    saved = json.loads((run.policy.checkpoint / "coordinator-0.json").read_text())
+    assert saved["generation"] < run.summary["updates"] and saved["steps"] < run.summary["env_steps"]
+    straight = run_es(stage.path / "straight", total_steps=saved["steps"]).summary
+    assert straight["updates"] == saved["generation"]
+    assert straight["weights_sha256"] == run.summary["weights_sha256"]
+
+
 @pytest.mark.timeout(90)
 def test_a_killed_worker_on_processes(stage: Any) -> None:
     process = stage.start("train", "es", "--run-dir", stage.run, "--actors", 2, "--pairs", 8, "--envs-per-actor", 4,
-                          "--eval-episodes", 0, "--checkpoint-every", 0.3, "--total-steps", 300_000)  # fmt: skip
+                          "--eval-episodes", 0, "--checkpoint-every", 0.3, "--total-steps", 150_000)  # fmt: skip
     until(lambda: list(stage.run.glob("checkpoints/update-*")))
     os.kill(json.loads((stage.run / "topology.json").read_text())["pids"]["worker-1"], signal.SIGKILL)
     out, err = process.communicate(timeout=80)
@@ -147,7 +171,8 @@ def test_a_killed_worker_on_processes(stage: Any) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("protocol", ["broadcast", "seeds"])
 def test_a_resumed_run_equals_the_uninterrupted_one(protocol: str, stage: Any) -> None:
-    settings = {**SMALL, "on": "simulation", "protocol": protocol, "checkpoint_every": 0.05, "keep": 100}
+    settings = {**SMALL, "on": "simulation", "protocol": protocol, "actors": 1, "total_steps": 4000, "keep": 100}
+    settings["checkpoint_every"] = 0.08  # every unit must fit in between
     whole = train("es", run_dir=stage.path / "whole", quiet=True, **settings)
     saved = sorted((whole.path / "checkpoints").glob("update-*"))
     assert len(saved) > 2, "there was no cut"
@@ -157,9 +182,10 @@ def test_a_resumed_run_equals_the_uninterrupted_one(protocol: str, stage: Any) -
     for later in saved[1:]:
         shutil.rmtree(stage.path / "again" / "checkpoints" / later.name)
     again = launch("es", defaults("es", None, settings), resume=stage.path / "again", quiet=True)
-    uncut = run_es(stage.path / "uncut", protocol=protocol)
-    for name in ("weights_sha256", "env_steps", "updates", "return_mean_100"):
-        assert again.summary[name] == whole.summary[name] == uncut.summary[name], name
+    for name in SAME:
+        assert again.summary[name] == whole.summary[name], name
+    uncut = run_es(stage.path / "uncut", total_steps=4000).summary
+    assert whole.summary["weights_sha256"] == uncut["weights_sha256"], "nothing was played with other seeds"
 
 
 # -- the coordinator by itself --------------------------------------------------------------------------
@@ -191,7 +217,7 @@ def scene_of(protocol: str, **settings: Any) -> tuple[FakeContext, Any]:
 def result_of(generation: int, order: Order, digest: str | None = None) -> Result:
     rng = np.random.default_rng([generation, order.unit])
     return Result(generation, order.unit, rng.normal(size=(2, 2)).astype(np.float32), np.full((2, 2), 10, np.int32),
-                  order.moments, digest)  # fmt: skip
+                  Moments.of(np.ones((1, 4))), digest)  # fmt: skip
 
 
 def test_a_worker_whose_parameters_differ_is_put_right_and_its_result_dropped() -> None:
@@ -227,6 +253,7 @@ def test_who_is_a_few_generations_behind_gets_their_returns_and_who_is_too_far_t
         order = await coordinator.order(Ask(0, 1, 1), None)
         assert [told.number for told in order.news] == [1, 2]
         assert sum(told.returns.nbytes for told in order.news) == 2 * 16 * 4
+        coordinator._release([order.unit])
         for number in range(3, 70):
             await generation(number)
         order = await coordinator.order(Ask(2, 1, 1), None)
@@ -306,7 +333,7 @@ def test_idle_workers_are_announced() -> None:
 @pytest.mark.parametrize(
     ("flags", "what"),
     [
-        ("--env thespis/Chain-v0 --network.normalize-observations", "plain vectors"),
+        ("--env FrozenLake-v1 --network.normalize-observations", "plain vectors"),
         ("--noise-table 100", "--noise-table is 100"),
     ],
 )

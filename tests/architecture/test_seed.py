@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,60 @@ def test_a_killed_actor_leaves_no_unroll_of_two_lives(stage: Stage) -> None:
     assert (summary["restarts"], summary["dropped"]["partial_unrolls"]) == (2, 2)
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("on", ["local", "ray"])
+def test_a_few_updates_over_streams(on: str, stage: Any) -> None:
+    run = train("seed", on=on, transport="grpc", actors=2, envs_per_actor=2, double_buffer=True, total_steps=1500,
+                eval_episodes=0, run_dir=stage.run, quiet=True)  # fmt: skip
+    told = run.summary
+    assert told["exit_reason"] == "total_steps" and told["updates"] > 10
+    assert (told["restarts"], told["dropped"]) == (0, {})
+    travelled = {name: edge["calls"] for name, edge in told["edges"].items() if edge["bytes"]}
+    assert travelled.keys() == {"actor.inference.invite", "actor.inference.act"}
+    assert travelled["actor.inference.invite"] == 2, "one stream for each actor, for the whole run"
+
+
+@pytest.mark.timeout(120)
+def test_streams_outlive_deaths_on_both_sides(stage: Stage) -> None:
+    """The stage also checks that the socket is gone in the end, though its first owner was killed."""
+    process = stage.start("train", "seed", *stage.small(), "--transport", "grpc", "--env", "factories::lifetime",
+                          "--network.factory", "factories::watchful", "--unroll-length", 9, "--total-steps", 10**9,
+                          "--report-every", 0.1, "--checkpoint-every", 0.1)  # fmt: skip
+
+    def updates() -> float:
+        lines = (stage.run / "metrics.jsonl").read_text().splitlines() if (stage.run / "metrics.jsonl").exists() else []
+        return sum("lag/mean" in line for line in lines)
+
+    until(lambda: process.poll() is not None or updates())
+    for times, who in enumerate(("actor-0", "hub"), 1):
+        assert process.poll() is None, process.communicate()
+        os.kill(json.loads((stage.run / "topology.json").read_text())["pids"][who], signal.SIGKILL)
+        until(lambda times=times: (stage.run / "log.txt").read_text().count("restarting in") == times)
+        before = updates()
+        until(lambda before=before: process.poll() is not None or updates() > before + 3)
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+
+
+def test_without_grpc_it_says_how_to_install_it(stage: Stage) -> None:
+    code = "import sys; sys.modules['grpc'] = None; from thespis.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = ["train", "seed", "--transport", "grpc", "--run-dir", str(stage.run)]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *words], env=stage.environment(), capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == "thespis: gRPC is not installed; install it with: pip install 'thespis[grpc]'\n"
+    assert not stage.run.exists()
+
+
+def test_certificates_are_looked_at_before_anything_starts(stage: Stage) -> None:
+    flags = "--on ray --transport grpc --tls-cert a.pem --tls-key b.pem --tls-ca c.pem"
+    ended = stage.thespis("train", "seed", *stage.small(), *flags.split())
+    assert ended.returncode == 2 and ended.stderr.startswith("thespis: --tls-cert a.pem and --tls-key b.pem cannot be")
+    assert not stage.run.exists()
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("who", ["actor 0", "learner 0"])
 def test_the_simulation_survives_a_death(who: str, stage: Any) -> None:
@@ -192,6 +248,13 @@ def test_the_simulation_survives_a_death(who: str, stage: Any) -> None:
         ({"inference_wait": -1.0}, "cannot be negative"),
         ({"algorithm": "sarsa"}, "--algorithm is 'sarsa'; choose vtrace, r2d2, ppo"),
         ({"algorithm": "r2d2", "entropy_cost": 0.1}, "unknown setting 'entropy_cost'"),
+        ({"transport": "grpc", "on": "simulation"}, "--transport grpc opens real sockets, the simulation has none"),
+        ({"transport": "grpc", "tls_cert": "a.pem"}, "--tls-\\* are for --transport grpc --on ray"),
+        ({"on": "ray", "tls_name": "here"}, "--tls-\\* are for --transport grpc --on ray"),
+        (
+            {"transport": "grpc", "on": "ray", "tls_cert": "a.pem", "tls_key": "b.pem"},
+            "give --tls-cert, --tls-key and --tls-ca together",
+        ),
     ],
 )
 def test_what_cannot_be(settings: dict[str, Any], complaint: str) -> None:

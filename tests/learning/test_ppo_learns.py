@@ -9,7 +9,7 @@ import pytest
 from thespis import train
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_cartpole_is_solved(tmp_path: Path) -> None:
     summary = train("ppo", env="CartPole-v1", on="simulation", seed=0, stop_at_return=475, eval_every=0.0,
                     run_dir=tmp_path / "run", quiet=True).summary  # fmt: skip

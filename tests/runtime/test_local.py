@@ -20,8 +20,9 @@ from thespis.runs.commit import verify
 pytestmark = pytest.mark.timeout(120)
 KEYS = [
     "architecture", "env", "seed", "on", "exit_reason", "env_steps", "updates", "episodes", "wall_seconds",
-    "startup_seconds", "steps_per_second", "return_mean_100", "eval_return_mean", "eval_episodes",
-    "seconds_to_threshold", "lag", "samples_per_insert", "edges", "restarts", "dropped", "nodes", "weights_sha256",
+    "startup_seconds", "first_step_seconds", "steps_per_second", "updates_per_second", "return_mean_100",
+    "eval_return_mean", "eval_episodes", "seconds_to_threshold", "lag", "lag_counts", "samples_per_insert", "roles",
+    "edges", "restarts", "dropped", "nodes", "weights_sha256",
 ]  # fmt: skip
 FOREVER = 10**9
 

@@ -275,7 +275,7 @@ def test_unsupported_observations_are_refused_in_one_line(space: Space[Any]) -> 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("space", [Tuple((Discrete(2),)), Box(0, 9, (2,), np.int64), MultiBinary(3), Text(5)])
+@pytest.mark.parametrize("space", [Tuple((Tuple((Discrete(2),)),)), Box(0, 9, (2,), np.int64), MultiBinary(3), Text(5)])
 def test_unsupported_actions_are_refused(space: Space[Any]) -> None:
     with pytest.raises(ThespisError, match="action space .* is not supported"):
         make(lambda: Probe(action_space=space), 1)

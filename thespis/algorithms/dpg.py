@@ -62,7 +62,7 @@ class DPGUpdate(ValueUpdate):
             loss = 0.5 * float(torch.dot(pulls, errors))
         if not math.isfinite(loss):
             raise NonFiniteLoss(f"loss {loss}")
-        batch.priorities = errors.abs().numpy()
+        batch.priorities = errors.abs_().numpy()
         actions = network.act(obs)
         slopes = action_slopes(critic, features, actions, self._cfg.slope_clip)
         # Products, as in DQN: the gradients of both losses, without autograd seeing the losses themselves. No parameter

@@ -55,7 +55,7 @@ class Config(Experiment):
     replay: ReplayConfig = field(
         default_factory=lambda: ReplayConfig(priority_exponent=0.6, importance_exponent=0.4, actor_priorities=True)
     )
-    network: DPGNetworkConfig = field(default_factory=lambda: DPGNetworkConfig(activation="relu"))
+    network: DPGNetworkConfig = field(default_factory=DPGNetworkConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
@@ -92,8 +92,8 @@ class Config(Experiment):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "Pendulum-v1": {  # an update every two steps; values stay above -10
-        "total_steps": 20_000,
+    "Pendulum-v1": {  # an update every two steps; half as long again as the slowest of six seeds took
+        "total_steps": 12_000,
         "discount": 0.98,
         "replay": {"samples_per_insert": 64.0},
         "reward": {"kind": "scale", "scale": 0.1},

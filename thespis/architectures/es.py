@@ -207,9 +207,9 @@ def build_coordinator(ctx: Context, cfg: Config) -> roles.Coordinator:
 
 
 def build_worker(ctx: Context, cfg: Config, order: Any) -> roles.EvolutionWorker:
-    from thespis.architectures.parts import environments
+    from thespis.envs.make import make
 
-    envs = environments(ctx, cfg, cfg.envs_per_actor)
+    envs = make(resolve(cfg.env), cfg.envs_per_actor, on_env=ctx.locate)
     return roles.EvolutionWorker(ctx, cfg, envs, build_members(ctx, cfg), order)
 
 

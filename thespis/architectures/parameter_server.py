@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from thespis import roles
-from thespis.architectures.values import Exploring, QLearning, ValueExperiment
+from thespis.architectures.evaluating import Evaluated
+from thespis.architectures.values import Exploring, QLearning
 from thespis.architectures.values import refuse as refuse_values
 from thespis.config import Experiment, NetworkConfig, OptimizerConfig, RewardConfig
 from thespis.errors import ThespisError
@@ -168,7 +169,7 @@ def build_worker(ctx: Context, cfg: Workers, *edges: Any) -> roles.Learner:
     return acting_learner(ctx, cfg, made, exchange)
 
 
-def build_evaluator(ctx: Context, cfg: Workers | ValueExperiment, *pulls: Any) -> roles.Evaluator:
+def build_evaluator(ctx: Context, cfg: Evaluated, *pulls: Any) -> roles.Evaluator:
     from thespis.architectures.parts import environments, pulling_policy
 
     return roles.Evaluator(
@@ -186,7 +187,7 @@ def add_servers(p: Program, cfg: Sharded, **rule: Any) -> list[Handle]:
     return [p.add("server", roles.ParameterServer, **settings, restarts=3) for _ in range(cfg.shards)]
 
 
-def add_evaluator(p: Program, cfg: Workers | ValueExperiment, servers: list[Handle]) -> None:
+def add_evaluator(p: Program, cfg: Evaluated, servers: list[Handle]) -> None:
     if cfg.eval_episodes:
         p.add("evaluator", build_evaluator, cfg, *(server.edge("pull") for server in servers), cpus=0, restarts=3)
 

@@ -6,15 +6,21 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import torch
-from gymnasium.spaces import Box
 
 from thespis.algorithms.actor_critic import VTraceUpdate
-from thespis.config import DPGNetworkConfig, EvolvedNetworkConfig, NetworkConfig, QNetworkConfig, Spec, resolve
+from thespis.config import (
+    DPGNetworkConfig,
+    EvolvedNetworkConfig,
+    NetworkConfig,
+    QNetworkConfig,
+    ScoredNetworkConfig,
+    Spec,
+    resolve,
+)
 from thespis.envs.autoreset import Environments
 from thespis.envs.make import describe, make
-from thespis.envs.spaces import Spaces
+from thespis.envs.spaces import Spaces, action_row
 from thespis.experience.seats import Seats
 from thespis.experience.windows import Windows
 from thespis.networks.acting import Stepper
@@ -23,6 +29,7 @@ from thespis.networks.evolved import Evolved
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic, PolicyNetwork
 from thespis.networks.q import QNetwork
+from thespis.networks.scored import ScoredNetwork
 from thespis.roles.learner import Exchange, Learner
 from thespis.roles.policy import LocalPolicy, Pull
 from thespis.runtime.context import Context
@@ -69,6 +76,8 @@ def network(cfg: NetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
             return QNetwork(observations, actions, cfg)
         if isinstance(cfg, DPGNetworkConfig):
             return DPGNetwork(observations, actions, cfg)
+        if isinstance(cfg, ScoredNetworkConfig):
+            return ScoredNetwork(observations, actions, cfg)
         if isinstance(cfg, EvolvedNetworkConfig):
             return Evolved(observations, actions, cfg)
         return ActorCritic(observations, actions, cfg)
@@ -126,6 +135,5 @@ def acting_learner(ctx: Context, cfg: Workers, made: PolicyNetwork, exchange: Sh
 
 def serving_seats(cfg: HasEnv, acting: Stepper, length: int, return_discount: float | None) -> Seats:
     """Where trajectories of others are put together, for those that `acting` acts for."""
-    space = describe(resolve(cfg.env)).action_space
-    no_action = np.zeros(space.shape or (), np.float32 if isinstance(space, Box) else np.int64)
+    no_action = action_row(describe(resolve(cfg.env)).action_space)
     return Seats(length, acting.initial_state, no_action, return_discount)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from thespis import roles
 from thespis.architectures import impala, ppo, r2d2
 from thespis.architectures.evaluating import add_evaluator
-from thespis.config import Experiment
+from thespis.architectures.serving import Served, door, line, refuse_transport
 from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.program import Edge, Handle, Program
@@ -20,41 +20,6 @@ from thespis.program import Edge, Handle, Program
 if TYPE_CHECKING:
     from thespis.envs.spaces import Spaces
     from thespis.runtime.context import Context
-
-
-@dataclass(frozen=True)
-class Served(Experiment):
-    """What SEED adds to an algorithm."""
-
-    algorithm: Literal["vtrace", "r2d2", "ppo"] = "vtrace"
-    """vtrace learns as IMPALA does, r2d2 from a replay, ppo in rounds of one version; each has its own settings."""
-    inference_batch: int = 0
-    """Environments that are answered at once; 0 for half of all, so that one half steps while the other is answered."""
-    inference_wait: float = 0.002
-    """Seconds after which those that wait are answered, however few they are."""
-    double_buffer: bool = False
-    """Actors step one half of their environments while the other half waits for actions."""
-
-    def check_inference(self) -> None:
-        """Refuse what cannot be served."""
-        if self.inference_batch < 0 or not self.inference_wait >= 0:
-            raise ThespisError("--inference-batch and --inference-wait cannot be negative")
-        if self.inference_batch > self.actors * self.envs_per_actor:
-            raise ThespisError(
-                f"--inference-batch {self.inference_batch} is never full with {self.actors} actors of "
-                f"{self.envs_per_actor} environments; give at most {self.actors * self.envs_per_actor}"
-            )
-        if self.double_buffer and self.envs_per_actor % 2:
-            raise ThespisError(f"--double-buffer halves --envs-per-actor, which is {self.envs_per_actor}; make it even")
-
-    @property
-    def groups(self) -> int:
-        """Groups of environments that an actor steps in turns."""
-        return 2 if self.double_buffer else 1
-
-    @property
-    def batch_rows(self) -> int:
-        return self.inference_batch or max(1, self.actors * self.envs_per_actor // 2)
 
 
 @dataclass(frozen=True)
@@ -114,10 +79,14 @@ def refuse(cfg: Configured, spaces: Spaces) -> None:
         r2d2.refuse(cfg, spaces)
         if cfg.replay.shards != 1:
             raise ThespisError("here the replay is in the process that acts and learns: --replay.shards must stay 1")
+    refuse_transport(cfg)
 
 
-def build_actor(ctx: Context, cfg: Served, act: Any) -> roles.Actor:
-    """Environments and a line to the server: no network, so no torch in this process."""
+def build_actor(ctx: Context, cfg: Served, ask: Any) -> roles.Actor:
+    """Environments and a line to the server: no network, so no torch in this process.
+
+    `ask`: the edge to act, or to be told where to.
+    """
     from thespis.config import resolve
     from thespis.envs.make import make
 
@@ -127,8 +96,8 @@ def build_actor(ctx: Context, cfg: Served, act: Any) -> roles.Actor:
         locate = ctx.locate
         return make(resolve(cfg.env), size, on_env=lambda env, episode, step: locate(start + env, episode, step))
 
-    policy = roles.RemotePolicy(ctx, act)
     groups = [group(number * size) for number in range(cfg.groups)]
+    policy = roles.RemotePolicy(ctx, line(ctx, cfg, ask, groups[0]))
     return roles.Actor(ctx, groups, policy, None, 0, writer=policy)
 
 
@@ -153,6 +122,7 @@ def build_inference(ctx: Context, cfg: Configured, following: Any, insert: Any) 
         cfg.inference_wait,
         explore=ladder if replayed else None,
         lockstep=isinstance(cfg, RoundsConfig),
+        door=door(ctx, cfg),
     )
 
 
@@ -181,11 +151,13 @@ def add_learner(p: Program, cfg: Configured, weights: Handle, home: dict[str, An
 
 def program(cfg: Configured) -> Program:
     p = Program("seed")
+    cfg = replace(cfg, **cfg.absolute())
     home: dict[str, Any] = {"process": "hub", "near": "learner", "restarts": 3}
     weights = p.add("weights", roles.WeightStore, hold_back=getattr(cfg, "forced_lag", 0), **home)
     insert = add_learner(p, cfg, weights, home)
     inference = p.add("inference", build_inference, cfg, weights.edge("next"), insert, **home)
+    ask = inference.edge(cfg.asked)
     for _ in range(cfg.actors):
-        p.add("actor", build_actor, cfg, inference.edge("act"), actor=True, restarts=3)
+        p.add("actor", build_actor, cfg, ask, actor=True, restarts=3)
     add_evaluator(p, cfg, weights)
     return p

@@ -48,6 +48,10 @@ def text(program: Program) -> str:
     return "\n".join(lines)
 
 
+_ASKED = ("sample", "pull", "next", "take", "lagged", "after")
+"""Methods whose callers get data."""
+
+
 def mermaid(program: Program) -> str:
     """A flowchart: a box per role, a frame per shared process, an arrow per edge in the direction data flows."""
     lines = ["flowchart LR"]
@@ -62,7 +66,7 @@ def mermaid(program: Program) -> str:
             lines.append("  end")
     for caller, _, service, method, kind in program.arrows():
         # A caller that asks gets the data, so the arrow points to it.
-        ends = (service, caller) if method in ("sample", "pull", "next", "take") else (caller, service)
+        ends = (service, caller) if method in _ASKED else (caller, service)
         lines.append(f'  {ends[0]} -->|"{method} ({kind})"| {ends[1]}')
     return "\n".join(lines)
 

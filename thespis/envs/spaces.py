@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 from thespis.errors import ThespisError
 from thespis.types import Array
@@ -80,6 +80,36 @@ def _row(space: AnySpace) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, np.dtype(np.int64) if isinstance(space, Discrete | MultiDiscrete) else np.dtype(space.dtype)
 
 
+def action_row(space: AnySpace) -> Array:
+    """One action as a policy holds it, zeros: floats of a Box, integers of choices.
+
+    An action of several parts, a flat Tuple or Dict, is one float32 vector: all numbers of its Boxes, then the index
+    that is chosen of each Discrete, both in the order of the parts.
+    """
+    if isinstance(space, Tuple | Dict):
+        boxes, choices = action_parts(space)
+        return np.zeros(sum(int(np.prod(box.shape)) for box in boxes) + len(choices), np.float32)
+    return np.zeros(space.shape or (), np.float32 if isinstance(space, Box) else np.int64)
+
+
+def action_parts(space: Tuple[Any] | Dict) -> tuple[list[Box], list[Discrete[Any]]]:
+    """The Boxes and the choices of an action of several parts; refuses what is neither."""
+    parts = list(space.spaces.values() if isinstance(space, Dict) else space.spaces)
+    boxes = [part for part in parts if isinstance(part, Box) and np.issubdtype(part.dtype, np.floating)]
+    choices = [part for part in parts if isinstance(part, Discrete)]
+    if not parts or len(boxes) + len(choices) < len(parts):
+        raise _unsupported(space)
+    return boxes, choices
+
+
+def one_part(space: AnySpace) -> None:
+    """Refuse actions of several parts, for all who know no such thing."""
+    if isinstance(space, Tuple | Dict):
+        raise ThespisError(
+            f"actions of several parts, such as {space}, are learned by qtopt alone; choose it, or wrap the environment"
+        )
+
+
 def env_actions(space: AnySpace) -> Callable[[Array], Array]:
     """How to turn a batch of policy actions into actions of `space`.
 
@@ -98,7 +128,32 @@ def env_actions(space: AnySpace) -> Callable[[Array], Array]:
             return wanted.astype(space.dtype)
 
         return stretch
+    if isinstance(space, Tuple | Dict):
+        return _assemble(space)
     raise _unsupported(space)
+
+
+def _assemble(space: Tuple[Any] | Dict) -> Callable[[Array], Any]:
+    """How to turn vectors `[B, n]`, as `action_row` says, into B actions of `space`."""
+    boxes, choices = action_parts(space)
+    stretches = [env_actions(box) for box in boxes]
+    ends = np.cumsum([int(np.prod(box.shape)) for box in boxes], dtype=np.int64)
+    numbers = int(ends[-1]) if len(ends) else 0
+
+    def assemble(vectors: Array) -> list[Any]:
+        pieces = np.split(vectors[:, :numbers], ends[:-1], 1) if boxes else []
+        drawn = [
+            [np.asarray(row) for row in stretch(piece.reshape(-1, *box.shape))]
+            for stretch, piece, box in zip(stretches, pieces, boxes, strict=True)
+        ]
+        chosen = [vectors[:, numbers + i].astype(np.int64) + choice.start for i, choice in enumerate(choices)]
+        of_box, of_choice = iter(drawn), iter(chosen)
+        parts = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        columns = {key: next(of_box if isinstance(part, Box) else of_choice) for key, part in parts}
+        rows = [{key: column[row] for key, column in columns.items()} for row in range(len(vectors))]
+        return rows if isinstance(space, Dict) else [tuple(row.values()) for row in rows]
+
+    return assemble
 
 
 def policy_actions(space: AnySpace) -> Callable[[Array], Array]:
@@ -125,5 +180,6 @@ def _stretch(space: Box) -> tuple[Array, Array]:
 def _unsupported(space: AnySpace) -> ThespisError:
     return ThespisError(
         f"action space {space} is not supported; "
-        "wrap the environment so that it is Discrete, MultiDiscrete or a Box of floats"
+        "wrap the environment so that it is Discrete, MultiDiscrete, a Box of floats, or for some architectures a flat "
+        "Tuple or Dict of Discrete and Boxes of floats"
     )

@@ -48,6 +48,12 @@ class PullSlice(Protocol):
     def __call__(self, newer_than: Version | None, /) -> Coroutine[Any, Any, Slice | None]: ...
 
 
+class After(Protocol):
+    name: str
+
+    def __call__(self, updates: int, /) -> Coroutine[Any, Any, None]: ...
+
+
 class PushPull:
     """A learner's side of the gradient edge. All shards are called at once; the slowest decides how long it takes."""
 
@@ -154,6 +160,18 @@ class PullAll:
             return None
         versions = [version for version in self._versions if version is not None]
         return Versioned(combined(versions), uncut(self._flat, self._layout))
+
+
+class PullAfter:
+    """What `pull` gives, but nothing at all before so many updates were made."""
+
+    def __init__(self, pull: PullAll, after: After, updates: int) -> None:
+        self._pull, self._after, self._updates = pull, after, updates
+
+    async def __call__(self, newer_than: Version | None) -> Versioned | None:
+        if newer_than is None:
+            await self._after(self._updates)
+        return await self._pull(newer_than)
 
 
 def combined(versions: Sequence[Version]) -> Version:

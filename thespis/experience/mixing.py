@@ -44,10 +44,15 @@ class Mixed:
         origins: Sequence[Origin],
         batch: int,
         batches: int,
-        initial_state: Callable[[int], State],
+        initial_state: Callable[[int], State] | None = None,
+        chances: Callable[[], Sequence[float]] | None = None,
     ) -> None:
-        """`initial_state`: of so many sequences, for those that come without: nobody was in any state there."""
+        """`initial_state`: of so many sequences, for those that come without: nobody was in any state there.
+
+        `chances`: of the origins at this time of the run, where these are not always the same.
+        """
         self._ctx, self._origins, self._initial_state = ctx, origins, initial_state
+        self._chances = chances or (lambda: [origin.chance for origin in origins])
         self._batch, self._batches = batch, batches
         self._rng = ctx.rng("mix")
         self._asked: Asked | None = None
@@ -85,7 +90,7 @@ class Mixed:
                 task.cancel()
 
     def _ask(self) -> Asked:
-        shares = self._rng.multinomial(self._batch, [origin.chance for origin in self._origins], self._batches)
+        shares = self._rng.multinomial(self._batch, self._chances(), self._batches)
         calls = [
             self._ctx.ahead(origin.sample(int(number))) if number else None
             for origin, number in zip(self._origins, shares.sum(0), strict=True)
@@ -101,7 +106,8 @@ class Mixed:
         for index, part in enumerate(drawn):
             if part is not None:
                 self._taken[index] = part.taken
-                part.state = part.state or self._initial_state(len(part.keys))
+                if self._initial_state is not None:
+                    part.state = part.state or self._initial_state(len(part.keys))
                 part.weights = part.weights / part.weights.max()
         ends = np.cumsum(asked.shares, 0)
         for shares, starts in zip(asked.shares, ends - asked.shares, strict=True):

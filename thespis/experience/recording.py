@@ -51,6 +51,7 @@ def gather(source: Spec, env: Spec, episodes: int, seed: int) -> list[Demonstrat
 
 def record(envs: Environments, act: Act, episodes: int, seed: int) -> list[Demonstration]:
     """Whole episodes of one environment, one after the other."""
+    policy_actions(envs.action_space)  # refuses what cannot be read back
     to_env = env_actions(envs.action_space)
     made: list[Demonstration] = []
     inputs = first_inputs(envs.reset(seed), envs)

@@ -98,6 +98,11 @@ def heard(told: Told) -> EnvStep:
     )
 
 
+def count_truncated(flags: Array) -> int:
+    """Of how many environments the episode was truncated."""
+    return int(np.count_nonzero(flags & _TRUNCATED))
+
+
 @dataclass(slots=True)
 class Seat:
     """Environments that ask together: what they see, the recurrent state they see it in, and the unroll they are in.

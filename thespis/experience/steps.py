@@ -81,10 +81,23 @@ class Steps:
         """The numbers of the rows that stand in `slots`."""
         return self.oldest + (slots - self.oldest) % self.capacity
 
-    def most(self, unroll: Unroll) -> int:
-        """No more rows than this are overwritten when `unroll` is written."""
+    def opens(self, unroll: Unroll) -> Array:
+        """Where the older frames of a stack are not those of the row before: bool `[T + 1, B]`."""
+        opens: Array = unroll.inputs.first.copy()
+        if self.layout.stack > 1:
+            obs: Any = np.ascontiguousarray(unroll.inputs.obs)
+            flat = obs.reshape(*opens.shape, -1)
+            # Eight bytes at a time if frames allow it: comparing pixels would take most of an insert.
+            wide = flat.view(np.uint64) if obs[0, 0, 0].nbytes % 8 == 0 else flat
+            frame = wide.shape[-1] // self.layout.stack
+            opens[1:] |= (wide[1:, :, :-frame] != wide[:-1, :, frame:]).any(-1)
+        return opens
+
+    def most(self, unroll: Unroll, opens: Array | None = None) -> int:
+        """No more rows than this are overwritten when `unroll` is written; `opens`: as in `write`."""
+        opens = self.opens(unroll) if opens is None else opens
         steps, envs = (int(size) for size in unroll.rewards.shape)
-        opened = int(np.count_nonzero(self._opens(unroll)[1:])) + envs
+        opened = int(np.count_nonzero(opens[1:])) + envs
         finals = len(unroll.final_index)
         return (steps + 1) * envs + finals + (opened + finals) * (self.layout.stack - 1)
 
@@ -106,15 +119,15 @@ class Steps:
             there &= numbers >= bound
         return there
 
-    def write(self, unroll: Unroll, heads: Array | None, rewards: Array) -> Array:
+    def write(self, unroll: Unroll, heads: Array | None, rewards: Array, opens: Array | None = None) -> Array:
         """Write T steps of B environments; returns the numbers of the rows of all observations, `[T + 1, B]`.
 
         `heads`: numbers `[B]` of the rows of the last observations before, which this unroll goes on from; None for a
-        stream that opens. `rewards`: `[T, B]`, as they are to be kept.
+        stream that opens. `rewards`: `[T, B]`, as they are to be kept. `opens`: what `opens` said, if asked before.
         """
         steps, envs = unroll.rewards.shape
         numbers = np.empty((steps + 1, envs), np.int64)
-        opens = self._opens(unroll)
+        opens = self.opens(unroll) if opens is None else opens
         new = 0 if heads is None else 1
         if heads is None:
             opens[0] = True
@@ -164,15 +177,6 @@ class Steps:
         if self.layout.values:
             columns["values"] = self.values
         return {**columns, "before": self._before} if self.layout.stack > 1 else columns
-
-    def _opens(self, unroll: Unroll) -> Array:
-        """Where the older frames of a stack are not those of the row before: bool `[T + 1, B]`."""
-        opens: Array = unroll.inputs.first.copy()
-        if self.layout.stack > 1:
-            obs: Any = unroll.inputs.obs
-            same = obs[1:, :, :-1] == obs[:-1, :, 1:]
-            opens[1:] |= ~same.reshape(*opens[1:].shape, -1).all(-1)
-        return opens
 
     def _put(self, numbers: Array, frames: Tree) -> None:
         slots = numbers % self.capacity

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Dict
 
 from thespis.algorithms.rewards import shape_rewards
 from thespis.config import NetworkConfig, ReplayConfig, RewardConfig, Spec, resolve
 from thespis.envs.make import describe
-from thespis.envs.spaces import Spaces, leaves
+from thespis.envs.spaces import Spaces, action_row, leaves
 from thespis.errors import ThespisError
 from thespis.experience.demonstrations import unrolls
 from thespis.experience.limiters import SamplesPerInsert
@@ -22,7 +23,7 @@ from thespis.experience.sequences import SequenceWindow, Shape
 from thespis.experience.steps import Layout, Steps
 from thespis.memory import available_memory
 from thespis.roles.demonstrations import Demonstrations
-from thespis.roles.table import ReplayTable
+from thespis.roles.table import ReplayTable, Window
 from thespis.runtime.context import Context
 from thespis.types import Array, Tree
 
@@ -52,12 +53,7 @@ def replay_table(ctx: Context, cfg: HasReplay, capacity: int, limiter: SamplesPe
     """The configured table, with all the memory it will ever use."""
     layout = row_layout(describe(resolve(cfg.env)), cfg.replay)
     rows = affordable(cfg.replay, layout, capacity)
-    reward, window = cfg.reward, NStep(cfg.n_step, cfg.discount)
-
-    def shape(rewards: Array) -> Array:
-        return shape_rewards(rewards, reward.kind, reward.scale)
-
-    most = cfg.replay.max_times_sampled
+    window, shape, most = NStep(cfg.n_step, cfg.discount), _shaping(cfg.reward), cfg.replay.max_times_sampled
     return ReplayTable(ctx, Steps(layout, rows), window, sampler(cfg.replay, rows), limiter, shape, most)
 
 
@@ -85,40 +81,57 @@ def sequence_table(ctx: Context, cfg: HasSequences, capacity: int, limiter: Samp
     return ReplayTable(ctx, steps, window, drawn, limiter, lambda rewards: rewards, most)
 
 
-class HasDemonstrations(HasSequences, Protocol):
+class HasDemonstrations(HasReplay, Protocol):
     @property
     def demos(self) -> Spec: ...
     @property
     def demo_episodes(self) -> int: ...
+    @property
+    def unroll_length(self) -> int: ...
 
 
-def demonstration_table(ctx: Context, cfg: HasDemonstrations) -> Demonstrations:
+class HasDemonstratedSequences(HasDemonstrations, HasSequences, Protocol): ...
+
+
+def demonstration_table(ctx: Context, cfg: HasDemonstratedSequences) -> Demonstrations:
     """All demonstrations as sequences of the configured form. What actors add to theirs, values and states, is missing.
 
-    They are gathered from the run's seed alone, so that every life of the role has the same.
+    Rewards stay as they came, as in `sequence_table`.
     """
+    return _demonstrations(ctx, cfg, lambda rows: _sequences(cfg, rows), lambda rewards: rewards)
+
+
+def transition_demonstrations(ctx: Context, cfg: HasDemonstrations) -> Demonstrations:
+    """All demonstrations as n-step transitions, with rewards shaped as those of `replay_table`."""
+    return _demonstrations(ctx, cfg, lambda rows: NStep(cfg.n_step, cfg.discount), _shaping(cfg.reward))
+
+
+def _demonstrations(
+    ctx: Context, cfg: HasDemonstrations, window: Callable[[int], Window], shape: Callable[[Array], Array]
+) -> Demonstrations:
+    """They are gathered from the run's seed alone, so that every life of the role has the same."""
     spaces, settings = describe(resolve(cfg.env)), replace(cfg.replay, actor_priorities=False, bytes=0, warm_up=1)
     episodes = [
         list(unrolls(episode, cfg.unroll_length, spaces.action_space))
         for episode in gather(cfg.demos, cfg.env, cfg.demo_episodes, ctx.identity.run_seed)
     ]
     layout = row_layout(spaces, settings)
-    most = Steps(layout, 1).most
-    rows = affordable(settings, layout, sum(most(unroll) for episode in episodes for unroll in episode))
-    steps, window = Steps(layout, rows), _sequences(cfg, rows)
-    table = Demonstrations(ctx, steps, window, sampler(settings, rows), Demonstrations.LIMITER, lambda rewards: rewards)
+    one = Steps(layout, 1)
+    most = sum(one.most(unroll, one.opens(unroll)) for episode in episodes for unroll in episode)
+    rows = affordable(settings, layout, most)
+    steps, drawn = Steps(layout, rows), sampler(settings, rows)
+    table = Demonstrations(ctx, steps, window(rows), drawn, Demonstrations.LIMITER, shape)
     table.fill(episodes)
     return table
 
 
 def _sequences(cfg: HasSequences, rows: int) -> SequenceWindow:
-    reward, period = cfg.reward, cfg.unroll_length
+    form = Shape(cfg.sequence_length, cfg.burn_in, cfg.unroll_length, cfg.n_step, cfg.discount, cfg.eta)
+    return SequenceWindow(form, rows, _shaping(cfg.reward), stored=cfg.state == "stored")
 
-    def shape(rewards: Array) -> Array:
-        return shape_rewards(rewards, reward.kind, reward.scale)
 
-    form = Shape(cfg.sequence_length, cfg.burn_in, period, cfg.n_step, cfg.discount, cfg.eta)
-    return SequenceWindow(form, rows, shape, stored=cfg.state == "stored")
+def _shaping(reward: RewardConfig) -> Callable[[Array], Array]:
+    return lambda rewards: shape_rewards(rewards, reward.kind, reward.scale)
 
 
 def state_bytes(cfg: HasSequences) -> int:
@@ -163,6 +176,4 @@ def row_layout(spaces: Spaces, cfg: ReplayConfig) -> Layout:
     """What a row holds for these spaces."""
     rows = {leaf.key or "": np.empty(leaf.shape, leaf.dtype) for leaf in leaves(spaces.observation_space)}
     obs: Tree = rows if isinstance(spaces.observation_space, Dict) else rows[""]
-    space = spaces.action_space
-    action = np.empty(space.shape or (), np.float32 if isinstance(space, Box) else np.int64)
-    return Layout.of(obs, action, values=cfg.actor_priorities)
+    return Layout.of(obs, action_row(spaces.action_space), values=cfg.actor_priorities)

@@ -65,7 +65,7 @@ def _kinds(share: dict[str, Any]) -> str:
 def _waiting(role: str, share: dict[str, Any]) -> str:
     many = share["count"] > 1
     whose = f"{role}s" if many else role
-    return f"the {whose} waited {share['wait_share']:.0%} of {'theirs' if many else 'its'}{_mostly(share)}"
+    return f"the {whose} waited {share['wait_share']:.0%} of {'their' if many else 'its'} time{_mostly(share)}"
 
 
 def _mostly(share: dict[str, Any]) -> str:
@@ -81,7 +81,8 @@ def _machine(entry: Entry) -> str:
     if entry.cores is None:
         return ""
     full = entry.cores >= _FULL * cores
-    verdict = "the machine was full" if full else "the machine had room for more"
+    # What else runs on the machine is not measured, so cores that were not used here need not have been free.
+    verdict = "the machine was full" if full else "the rest was idle or taken by something else"
     return f"All processes together used {entry.cores:.1f} of {cores} cores, start-up included: {verdict}."
 
 
@@ -96,7 +97,7 @@ def _lag(entry: Entry) -> str:
     half, most = (quantile(entry.lag["counts"], share) for share in (0.5, 0.95))
     if half is None or most is None:
         return ""
-    if not most:
+    if not entry.lag["max"]:
         return "What it learned from was never older than the weights it changed."
     updates = "update" if half == 1 else "updates"
     return f"Half of what it learned from was at most {half:g} {updates} old, 95% at most {most:g}."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
+    from thespis.roles.averaging_server import AveragingServer
     from thespis.roles.controller import Controller
     from thespis.roles.coordinator import Coordinator
     from thespis.roles.demonstrations import Demonstrations
@@ -16,14 +17,17 @@ if TYPE_CHECKING:
     from thespis.roles.learner import Learner
     from thespis.roles.parameter_server import ParameterServer
     from thespis.roles.policy import LocalPolicy, RemotePolicy
-    from thespis.roles.replay import Replay
+    from thespis.roles.replay import Replay, TrainBuffer
     from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.table import ReplayTable
     from thespis.roles.trainer import Trainer
+    from thespis.roles.updater import BellmanUpdater
     from thespis.roles.weights import WeightStore
 
 __all__ = [
     "Actor",
+    "AveragingServer",
+    "BellmanUpdater",
     "Controller",
     "Coordinator",
     "Demonstrations",
@@ -37,6 +41,7 @@ __all__ = [
     "Replay",
     "ReplayTable",
     "SharedParameters",
+    "TrainBuffer",
     "Trainer",
     "WeightStore",
 ]
@@ -44,6 +49,8 @@ __all__ = [
 _HOMES = {
     "Actor": "actor",
     "Controller": "controller",
+    "AveragingServer": "averaging_server",
+    "BellmanUpdater": "updater",
     "Coordinator": "coordinator",
     "Demonstrations": "demonstrations",
     "Evaluator": "evaluator",
@@ -57,6 +64,7 @@ _HOMES = {
     "ReplayTable": "table",
     "SharedParameters": "shared_parameters",
     "Trainer": "trainer",
+    "TrainBuffer": "replay",
     "WeightStore": "weights",
 }
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from gymnasium.spaces import Box
 
 from thespis.envs.autoreset import Environments, EnvStep
+from thespis.envs.spaces import action_row
 from thespis.experience.writers import UnrollWriter
 from thespis.runtime.context import Context
 from thespis.types import Acted, Array, Inputs, State, Tree, Unroll, Version
@@ -148,8 +148,8 @@ class Actor:
 
 def first_inputs(obs: Tree, envs: Environments) -> Inputs:
     """What a policy is given at the first step: episodes open everywhere, and nothing led there."""
-    batch, space = envs.num_envs, envs.action_space
-    no_action = np.zeros((batch, *(space.shape or ())), np.float32 if isinstance(space, Box) else np.int64)
+    batch = envs.num_envs
+    no_action = np.repeat(action_row(envs.action_space)[None], batch, 0)
     return Inputs(obs, np.ones(batch, np.bool_), no_action, np.zeros(batch, np.float32))
 
 

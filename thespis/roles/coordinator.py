@@ -129,7 +129,7 @@ class Coordinator:
         self._lives: dict[int, int] = {}
         self._history: deque[Generation] = deque(maxlen=_HISTORY)
         self._digest = self._evolution.digest()
-        self._slowest = math.inf
+        self._slowest = 0.0
         """Seconds that the slowest unit of the last generation took."""
         self._took: list[float] = []
         self._snapshot: Snapshot | None = None
@@ -197,8 +197,11 @@ class Coordinator:
 
     def _patience(self) -> float:
         """Seconds until the unit that has been out longest is overdue."""
-        since = min((out.since for out in self._out.values()), default=math.inf)
-        return since + self._cfg.repeat_after * self._slowest - self._ctx.now() if self._cfg.repeat_after else math.inf
+        slowest = max([*self._took, self._slowest])
+        if not self._out or not self._cfg.repeat_after or not slowest:
+            return math.inf
+        since = min(out.since for out in self._out.values())
+        return since + self._cfg.repeat_after * slowest - self._ctx.now()
 
     async def _until_moved(self) -> None:
         patience = self._patience()
@@ -253,7 +256,8 @@ class Coordinator:
         results = [self._results[unit] for unit in range(cfg.units)]
         returns = np.concatenate([result.returns for result in results])
         lengths = np.concatenate([result.lengths for result in results])
-        told = Generation(self._evolution.generation, returns - np.float32(cfg.survival_bonus) * lengths, self._steps)
+        fitness = returns - np.float32(cfg.survival_bonus) * lengths.astype(np.float32)
+        told = Generation(self._evolution.generation, fitness, self._steps)
         for name, value in self._evolution.apply(told).items():
             ctx.record(name, value)
         if self._moments is not None:
@@ -312,6 +316,7 @@ class Coordinator:
             "generation": self._evolution.generation,
             "steps": self._steps,
             "cap": self._cap,
+            "slowest": self._slowest,
             "units": sorted(self._results),
             "seen": [seen.number for seen in self._seen()],
         }
@@ -332,7 +337,7 @@ class Coordinator:
         self._policy.load(weights)
         slots = {name: arrays[f"optimizer/{name}"] for name in self._evolution.slots}
         self._evolution.adopt(values["generation"], self._policy.values, slots)
-        self._steps, self._cap = values["steps"], values["cap"]
+        self._steps, self._cap, self._slowest = values["steps"], values["cap"], values["slowest"]
         if self._moments is not None:
             self._moments = Moments(values["rows"], arrays["moments/mean"], arrays["moments/var"])
         self._begin()

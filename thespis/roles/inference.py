@@ -15,6 +15,7 @@ from thespis.types import Acted, Array, Inputs, State, Stream, Tree, Unroll, Ver
 
 if TYPE_CHECKING:
     from thespis.networks.acting import Stepper
+    from thespis.wire.door import Door, Invitation
 
 
 class Answer(NamedTuple):
@@ -57,7 +58,7 @@ class InferenceServer:
     and no other.
     """
 
-    EDGES: ClassVar = {"act": "inference"}
+    EDGES: ClassVar = {"act": "inference", "invite": "inference"}
     LOST: ClassVar = "open_unrolls"  # what goes with a life of it, counted when it is restarted
 
     def __init__(
@@ -71,10 +72,15 @@ class InferenceServer:
         patience: float,
         explore: Explore | None = None,
         lockstep: bool = False,
+        door: Door | None = None,
     ) -> None:
-        """`batch`: rows that make a batch full. `lockstep`: who has completed an unroll waits for the next version."""
+        """`batch`: rows that make a batch full. `lockstep`: who has completed an unroll waits for the next version.
+
+        `door`: where actors come in that are to ask over streams of their own.
+        """
         self._ctx, self._stepper, self._seats, self._follow, self._insert = ctx, stepper, seats, follow, insert
         self._batch, self._patience, self._explore, self._lockstep = batch, patience, explore, lockstep
+        self._door = door
         self._version = Version(0, 0)
         self._newer: asyncio.Task[Versioned] | None = None
         self._asked: list[Asked] = []
@@ -101,6 +107,15 @@ class InferenceServer:
             self._ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
             self._hand_over(told, unroll, asked)
         return answer
+
+    async def invite(self, stream: Stream) -> Invitation:
+        """Where this life of an actor can open a stream, to `act` over it."""
+        assert self._door is not None, "whoever builds an edge to this also builds a door"
+        return await self._door.invite(stream, self.act)
+
+    async def close(self) -> None:
+        if self._door is not None:
+            await self._door.close()
 
     async def run(self) -> None:
         await self._adopt()

@@ -25,6 +25,7 @@ class Replay:
     FORWARDS: ClassVar = True  # it never looks inside an item
     FORGETS: ClassVar = True  # a restarted queue is empty: what a checkpoint holds of it has been sampled since
     LOST: ClassVar = "queues"  # what goes with a life of it, counted when it is restarted
+    NAME: ClassVar = "replay"  # of its counts
 
     def __init__(self, ctx: Context, *, capacity: int, limiter: Limiter) -> None:
         self._ctx, self._capacity, self._limiter = ctx, capacity, limiter
@@ -62,7 +63,7 @@ class Replay:
         async with self._changed:
             await self._changed.wait_for(lambda: self._limiter.may_insert(len(self._items), 0, 1))
             self._items.append(item)
-            self._ctx.count("replay/inserted")
+            self._ctx.count(f"{self.NAME}/inserted")
             self._note()
 
     async def sample(self, items: int) -> list[Any]:
@@ -70,7 +71,7 @@ class Replay:
         async with self._changed:
             await self._changed.wait_for(lambda: self._limiter.may_sample(len(self._items), 0, items))
             taken = [self._items.popleft() for _ in range(items)]
-            self._ctx.count("replay/sampled", items)
+            self._ctx.count(f"{self.NAME}/sampled", items)
             self._note()
             return taken
 
@@ -84,3 +85,9 @@ class Replay:
     def _note(self) -> None:
         self._ctx.record("queue/fill", len(self._items) / self._capacity)
         self._changed.notify_all()
+
+
+class TrainBuffer(Replay):
+    """Labelled batches between those who label and those who train; the replay they come from has counts of its own."""
+
+    NAME: ClassVar = "label"

@@ -175,7 +175,8 @@ class ReplayTable:
         return starved or self._limiter.may_insert(self._inserted, self._sampled, items)
 
     def _write(self, stream: Stream, unroll: Unroll) -> None:
-        steps, most = self._steps, self._steps.most(unroll)
+        steps, opens = self._steps, self._steps.opens(unroll)
+        most = steps.most(unroll, opens)
         if most > steps.capacity:
             raise ThespisError(
                 f"an unroll of {most} rows does not fit a replay of {steps.capacity}; "
@@ -183,7 +184,7 @@ class ReplayTable:
             )
         self._forget(steps.lost(most))
         heads, pending = self._resume(stream, most)
-        numbers = steps.write(unroll, heads, self._shape_rewards(unroll.rewards))
+        numbers = steps.write(unroll, heads, self._shape_rewards(unroll.rewards), opens)
         pending = np.concatenate([pending, self._window.opened(steps, unroll, numbers)])
         complete, waiting = self._window.sort(steps, pending)
         items = complete % steps.capacity

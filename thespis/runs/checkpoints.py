@@ -210,7 +210,8 @@ def policy_weights(path: Path) -> dict[str, Array] | None:
     if not held or not all(held):
         return None
     layout = json.loads(shards[0].with_suffix(".json").read_text())["layout"]
-    return uncut(np.concatenate([arrays["values"] for arrays in held]), layout)
+    # Where servers keep an average, that is what acts.
+    return uncut(np.concatenate([arrays.get("average", arrays["values"]) for arrays in held]), layout)
 
 
 def read_meta(path: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from gymnasium.spaces import Dict, Space
 from thespis.config import Experiment
 from thespis.envs.spaces import Spaces
 from thespis.errors import ThespisError
+from thespis.memory import available_memory
 
 PROCESS_BYTES = 300 << 20
 """What a process takes that has imported torch and built a small network (measured: 280 MB, of which 90 are shared)."""
@@ -19,7 +19,7 @@ PROCESS_BYTES = 300 << 20
 def refuse_more_than_fits(cfg: Experiment, spaces: Spaces, processes: int, members: int) -> None:
     """`processes`: those of one member, beside the one of its trainer."""
     each = (1 + processes) * PROCESS_BYTES + replay_bytes(cfg, spaces.observation_space)
-    free = free_bytes()
+    free = available_memory()
     if members * each > free:
         raise ThespisError(
             f"{members} members at a time take about {_gigabytes(members * each)} of memory ({_gigabytes(each)} each), "
@@ -34,12 +34,6 @@ def replay_bytes(cfg: Experiment, space: Space[Any]) -> int:
         return 0
     steps = int(replay.capacity * _bytes(space))
     return min(steps, replay.bytes) if replay.bytes else steps
-
-
-def free_bytes() -> int:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    (free,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return int(free) << 10
 
 
 def _bytes(space: Space[Any]) -> int:

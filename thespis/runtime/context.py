@@ -123,6 +123,8 @@ class Context:
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
+        self.address: str | None = None
+        """Where processes on other machines reach this one; None where all of them are on one."""
         self.waiting: str | None = None
         self.away = False
         self._report = Report(identity.role, identity.index)

@@ -36,6 +36,7 @@ _WORK = {
     "env_step": WorkCost(5e-5, 8e-7),
     "inference": WorkCost(8e-5, 8e-7),
     "learn": WorkCost(1.2e-3, 1.2e-6),
+    "label": WorkCost(3e-4, 1.5e-5),  # a search over 128 actions for each row
 }
 
 

@@ -57,11 +57,14 @@ class Line(Protocol):
 
 
 class Host:
-    """Roles that live together. `tell` says something to the supervisor; `over` is done when it is time to leave."""
+    """Roles that live together. `tell` says something to the supervisor; `over` is done when it is time to leave.
 
-    def __init__(self, tell: Callable[[Any], None], status: Status) -> None:
+    `address`: where other machines reach this one, if there are others.
+    """
+
+    def __init__(self, tell: Callable[[Any], None], status: Status, address: str | None = None) -> None:
         self.over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._tell, self._status = tell, status
+        self._tell, self._status, self._address = tell, status, address
         self._contexts: list[Context] = []
         self._roles: dict[tuple[str, int], Any] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
@@ -97,6 +100,7 @@ class Host:
 
     def _build(self, spec: RoleSpec, identity: Identity, start: Start) -> None:
         ctx = LocalContext(identity, self._status, spec.thread)
+        ctx.address = self._address
         self._roles[spec.key], self._endpoints[spec.key] = build(spec, ctx, self._deliver, start.restore)
         self._contexts.append(ctx)
 

@@ -207,7 +207,8 @@ class Session:
         self.generation = int(meta["generation"]) + 1
         self._next_row = self.clock + self.cfg.report_every
         self._next_save = self.clock + self.cfg.checkpoint_every
-        self._last_update = (self.monitor.updates, self.clock)
+        if self.monitor.updates != self._last_update[0]:  # else cuts that follow too soon would hide a stall
+            self._last_update = (self.monitor.updates, self.clock)
         for key in self._holds:
             self._hold(key, checkpoint)
 

@@ -93,7 +93,7 @@ class RayHost:
             )
         sys.path[:] = [*start.path, *(path for path in sys.path if path not in start.path)]
         loop = asyncio.get_running_loop()
-        self._host = host = Host(self._said.append, self._status)
+        self._host = host = Host(self._said.append, self._status, _own_ip())
         loop.set_exception_handler(
             lambda _, what: host.fail("runtime", what.get("exception") or RuntimeError(what["message"]))
         )

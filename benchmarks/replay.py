@@ -1,0 +1,299 @@
+"""How fast is the replay, and how much memory does it take? In process beside TorchRL's, and across processes.
+
+In process: a million transitions like CartPole's, drawn by priority in batches of 512, inserted in unrolls of 400, and
+512 priorities set. Across processes: the local runtime, actors that insert stacks of Atari frames as fast as they can,
+and a learner that does nothing but take batches of 512 and send priorities back.
+
+    python benchmarks/replay.py                 all of it, about a minute and 2 GB
+    python benchmarks/replay.py --shards 2      the replay across processes divided in two
+
+TorchRL is no dependency of this project. If it can be imported it is measured in the same run; its sum tree is C++.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from thespis.config import Experiment
+from thespis.experience.limiters import SamplesPerInsert
+from thespis.experience.n_step import NStep
+from thespis.experience.samplers import Prioritised
+from thespis.experience.sources import Draws, Streamed
+from thespis.experience.steps import Layout, Steps
+from thespis.program import Program
+from thespis.roles import ReplayTable
+from thespis.runs.directory import RunDirectory
+from thespis.runs.screen import Screen
+from thespis.runtime.context import Context, Identity
+from thespis.runtime.local import LocalSupervisor
+from thespis.runtime.session import Session
+from thespis.types import Array, Drawn, Inputs, Stream, Unroll
+
+BATCH, ENVS, STEPS = 512, 8, 50
+FREE = SamplesPerInsert(1.0, 1, 1e18)  # nobody waits for anybody
+ATARI, CARTPOLE = np.zeros((4, 84, 84), np.uint8), np.zeros(4, np.float32)
+
+
+class Alone(Context):
+    """A role without a runtime."""
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    @asynccontextmanager
+    async def work(self, kind: str, items: int = 1) -> Any:
+        yield
+
+
+def replay(ctx: Context, obs: Array, capacity: int, limiter: SamplesPerInsert) -> ReplayTable:
+    steps = Steps(Layout.of(obs, np.empty((), np.int64)), capacity)
+    return ReplayTable(ctx, steps, NStep(3, 0.99), Prioritised(capacity, 0.6, 0.4), limiter, lambda rewards: rewards)
+
+
+def unroll(like: Array, episode: int) -> Unroll:
+    """50 steps of 8 environments, whose episodes terminate now and then: every `episode` steps, on average."""
+    rng = np.random.default_rng(0)
+    stacked = like.ndim == 3
+    frame = like.shape[1:] if stacked else like.shape
+    frames = rng.integers(0, 256, (STEPS + 4, ENVS, *frame)).astype(like.dtype)
+    obs = np.stack([frames[t : t + STEPS + 1] for t in range(4)], 2) if stacked else frames[: STEPS + 1]
+    terminated = rng.random((STEPS, ENVS)) < 1.0 / episode
+    first = np.concatenate([np.zeros((1, ENVS), np.bool_), terminated])
+    if stacked:  # an episode opens with frames that nobody saw before
+        obs[first] = rng.integers(0, 256, (int(first.sum()), *like.shape), np.uint8)
+    actions, rewards = rng.integers(0, 2, (STEPS, ENVS)), np.ones((STEPS, ENVS), np.float32)
+    before = np.concatenate([actions[:1], actions]), np.concatenate([rewards[:1], rewards])
+    return Unroll(
+        inputs=Inputs(obs, first, *before),
+        actions=actions,
+        rewards=rewards,
+        terminated=terminated,
+        truncated=np.zeros_like(terminated),
+        valid=np.ones_like(terminated),
+        behaviour_logp=np.zeros_like(rewards),
+        state=(),
+        versions=np.zeros((STEPS, ENVS), np.int64),
+        final_index=np.empty((0, 2), np.int64),
+        final_obs=obs[0, :0],
+    )
+
+
+def seconds(work: Callable[[], Any], budget: float = 1.0) -> float:
+    """The median of single calls: what others do on this machine then matters little."""
+    work()
+    times, end = [], time.perf_counter() + budget
+    while time.perf_counter() < end or len(times) < 5:
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return median(times)
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def say(who: str, what: str, each: float, items: int, nbytes: int) -> None:
+    print(f"{who:<10}{what:<34}{1e6 * each:>9.0f} us{items / each:>14,.0f} items/s{nbytes / each / 1e6:>10,.0f} MB/s")
+
+
+def size(drawn: Any) -> int:
+    return sum(part.nbytes for name in drawn.__slots__ if isinstance(part := getattr(drawn, name), np.ndarray))
+
+
+async def ours(items: int) -> None:
+    table, some = replay(Alone(Identity("replay", 0, run_seed=0)), CARTPOLE, items, FREE), unroll(CARTPOLE, 200)
+    rng, stream = np.random.default_rng(0), Stream(("actor", 0), 1)
+    while table._steps.written < items:
+        await table.insert(stream, some)
+    sampler: Any = table._sampler
+    every = np.flatnonzero(sampler.holds(np.arange(items)))
+    sampler.prioritise(every, rng.random(len(every)))
+    drawn = await table.sample(BATCH)
+    priorities = rng.random(BATCH).astype(np.float32)
+
+    def act(method: Any, *args: Any) -> Callable[[], None]:
+        """Run a coroutine that waits for nothing, without a loop in between."""
+
+        def once() -> None:
+            made = method(*args)
+            try:
+                while True:
+                    made.send(None)
+            except StopIteration:
+                pass
+
+        return once
+
+    tree = sampler._tree
+    masses = (np.arange(BATCH) + rng.random(BATCH)) * (tree.total / BATCH)
+    say("thespis", f"find {BATCH} in its tree, no more", seconds(lambda: tree.find(masses)), BATCH, 0)
+    say("thespis", f"choose {BATCH}, with weights", seconds(lambda: sampler.weigh(sampler.draw(BATCH, rng))), BATCH, 0)
+    say("thespis", f"sample {BATCH} transitions", seconds(act(table.sample, BATCH)), BATCH, size(drawn))
+    say("thespis", f"insert {STEPS * ENVS}", seconds(act(table.insert, stream, some)), STEPS * ENVS, some_bytes(some))
+    say("thespis", f"set {BATCH} priorities", seconds(act(table.prioritise, drawn.keys, priorities)), BATCH, 0)
+
+
+def some_bytes(some: Unroll) -> int:
+    obs: Any = some.inputs.obs
+    return int(obs.nbytes + some.actions.nbytes + some.rewards.nbytes + some.terminated.nbytes + some.versions.nbytes)
+
+
+def torchrl(items: int) -> None:
+    """The same with TorchRL's prioritised buffer; it keeps the next observation of every transition as well."""
+    try:
+        import torch
+        from tensordict import TensorDict
+        from torchrl.data import LazyTensorStorage, PrioritizedSampler, TensorDictReplayBuffer
+
+        sampler = PrioritizedSampler(max_capacity=items, alpha=0.6, beta=0.4)
+    except Exception as error:
+        print(f"torchrl   not measured: {type(error).__name__}: {str(error)[:80]}")
+        return
+    torch.set_num_threads(1)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(items), sampler=sampler, batch_size=BATCH)
+
+    def made(number: int) -> Any:
+        obs, flags = torch.zeros(number, 4), torch.zeros(number, dtype=torch.bool)
+        columns = {"obs": obs, "next_obs": obs, "action": torch.zeros(number, dtype=torch.int64)}
+        return TensorDict({**columns, "reward": torch.zeros(number), "done": flags}, batch_size=[number])
+
+    for _ in range(0, items, 100_000):
+        buffer.extend(made(min(100_000, items)))
+    buffer.update_priority(torch.arange(items), torch.rand(items))
+    some, where, priorities = made(STEPS * ENVS), torch.randint(0, items, (BATCH,)), torch.rand(BATCH)
+    tree = sampler._sum_tree
+    masses = (torch.arange(BATCH) + torch.rand(BATCH)) * (float(tree.query(0, items)) / BATCH)
+    masses = masses.to(torch.float32)
+    say("torchrl", f"find {BATCH} in its tree, no more", seconds(lambda: tree.scan_lower_bound(masses)), BATCH, 0)
+    chosen = seconds(lambda: sampler.sample(buffer._storage, BATCH))
+    say("torchrl", f"choose {BATCH}, with weights", chosen, BATCH, 0)
+    nbytes = buffer.sample().bytes()
+    say("torchrl", f"sample {BATCH} transitions", seconds(lambda: buffer.sample()), BATCH, nbytes)
+    say("torchrl", f"insert {STEPS * ENVS}", seconds(lambda: buffer.extend(some)), STEPS * ENVS, some.bytes())
+    say("torchrl", f"set {BATCH} priorities", seconds(lambda: buffer.update_priority(where, priorities)), BATCH, 0)
+
+
+def memory(name: str, obs: Array, items: int, episode: int) -> None:
+    """Resident memory for so many transitions, beside what one cannot do without.
+
+    That is one observation (one frame of a stack), action, reward, end, version, the row that follows, and a priority.
+    """
+    rows = items + 8 * ENVS  # the last steps have no complete window yet
+    some = unroll(obs, episode)
+    before = resident()
+    table = replay(Alone(Identity("replay", 0, run_seed=0)), obs, rows, FREE)
+
+    async def fill() -> None:
+        while table._steps.written < rows:
+            await table.insert(Stream(("actor", 0), 1), some)
+
+    asyncio.run(fill())
+    least = (obs[0] if obs.ndim == 3 else obs).nbytes + 8 + 4 + 1 + 8 + 8 + 8
+    held = table._sampler.items
+    each = (resident() - before) / held
+    print(f"{name:<12}{held:>10,} transitions{each:>10.1f} bytes each, at least {least:,}: {each / least:.3f}")
+
+
+# -- across processes ---------------------------------------------------------------------------------
+
+
+class Feeder:
+    """An actor without environments or a policy: inserts the same unroll for ever, one always on its way."""
+
+    def __init__(self, ctx: Context, insert: Any) -> None:
+        self._ctx, self._insert = ctx, Streamed(ctx, insert)
+
+    async def run(self) -> None:
+        some, handed = unroll(ATARI, 1000), None
+        while True:
+            if handed is not None:
+                await handed
+            handed = self._ctx.ahead(self._insert(some))
+            await asyncio.sleep(0)
+
+
+class Drinker:
+    """A learner that learns nothing: takes a batch, looks at a bit of it, sends priorities back."""
+
+    def __init__(self, ctx: Context, samples: Any, prioritise: Any) -> None:
+        self._ctx, self._source = ctx, Draws(ctx, samples, BATCH, 1, prioritise)
+
+    async def run(self) -> None:
+        while True:
+            batch: Drawn = await self._source.take()
+            batch.priorities = np.abs(batch.rewards)
+            await self._source.settle(batch)
+            self._ctx.count("env_steps")
+            self._ctx.count("updates")
+
+    async def close(self) -> None:
+        await self._source.close()
+
+
+def across(items: int, actors: int, shards: int, batches: int) -> None:
+    p = Program("replay")
+    tables = [p.add("replay", replay, ATARI, capacity=items // shards, limiter=FREE) for _ in range(shards)]
+    sample = tuple(table.edge("sample", items=BATCH // shards) for table in tables)
+    p.add("learner", Drinker, sample, tuple(table.edge("prioritise") for table in tables))
+    for index in range(actors):
+        p.add("actor", Feeder, tables[index % shards].edge("insert", items=STEPS * ENVS))
+    p.check()
+    with tempfile.TemporaryDirectory() as place:
+        cfg = Experiment(total_steps=batches, checkpoint_every=1e9, report_every=1.0)
+        session = Session(cfg, p, RunDirectory.create("replay", "none", 0, Path(place) / "run"), Screen(quiet=True))
+        # The state of a replay of frames is no part of what is measured.
+        LocalSupervisor._save = _not_at_all  # type: ignore[method-assign,assignment]
+        try:
+            told = LocalSupervisor(p, session).run(None)
+        finally:
+            session.close()
+        rows = [json.loads(row) for row in (Path(place) / "run" / "metrics.jsonl").read_text().splitlines()]
+    rate, nbytes = told["steps_per_second"], told["edges"]["learner.replay.sample"]["bytes"] / told["updates"]
+    inserted = told["edges"]["actor.replay.insert"]["calls"] * STEPS * ENVS / told["wall_seconds"]
+    full = [row["replay/fill"] for row in rows if "replay/fill" in row][-1]
+    print(
+        f"across processes ({actors} actors, {shards} shards): {rate:.1f} batches of {BATCH} a second, "
+        f"{rate * nbytes / 1e6:,.0f} MB/s out, {inserted:,.0f} transitions/s in, replay {100 * full:.0f}% full"
+    )
+
+
+async def _not_at_all(self: LocalSupervisor, seconds: float = 0.0) -> None:
+    """Instead of a checkpoint."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--items", type=int, default=1_000_000, help="transitions in process")
+    parser.add_argument("--frames", type=int, default=100_000, help="transitions of Atari frames")
+    parser.add_argument("--actors", type=int, default=2)
+    parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--batches", type=int, default=400, help="across processes")
+    parser.add_argument("--only", choices=["process", "memory", "across"], help="one part of it")
+    args = parser.parse_args()
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    if args.only in (None, "memory"):
+        memory("CartPole", CARTPOLE, args.items, 200)
+        memory("Atari", ATARI, args.frames, 1000)
+    if args.only in (None, "process"):
+        asyncio.run(ours(args.items))
+        torchrl(args.items)
+    if args.only in (None, "across"):
+        across(args.frames, args.actors, args.shards, args.batches)
+
+
+if __name__ == "__main__":
+    main()

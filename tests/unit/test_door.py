@@ -1,0 +1,422 @@
+"""Streams over gRPC: who is let in, who is told what, and what becomes of a question when its stream breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from test_inference import NEVER, FakeContext, Policy, Weights, wanted
+
+from thespis.errors import ThespisError
+from thespis.experience.seats import Seats, Told
+from thespis.roles import InferenceServer
+from thespis.runtime.context import Identity
+from thespis.types import Stream, Unroll
+from thespis.wire import line as line_module
+from thespis.wire.door import METHOD, SERVICE, TOKEN, Door, Invitation
+from thespis.wire.line import Line
+from thespis.wire.schema import Layout
+from thespis.wire.tls import Tls
+
+grpc = pytest.importorskip("grpc")
+pytestmark = pytest.mark.timeout(60)
+CODE = grpc.StatusCode
+ROWS = 4
+
+
+def layout(shape: tuple[int, ...] = (1,), dtype: Any = np.float32, environments: int = ROWS) -> Layout:
+    return Layout.of(Box(0, 100, shape, dtype), Discrete(2), environments)
+
+
+class Relay:
+    """A stretch of the way that can break: all that comes to a socket of its own is passed on to another, and back."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.target = path, ""
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen()
+        self._ends: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.socket(socket.AF_UNIX)
+                far.connect(self.target.removeprefix("unix:"))
+                self._ends += near, far
+                for one, other in ((near, far), (far, near)):
+                    self._threads.append(threading.Thread(target=self._pump, args=(one, other)))
+                    self._threads[-1].start()
+
+    def _pump(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+
+    def cut(self) -> None:
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+        for end in (self._server, *self._ends):
+            end.close()
+
+
+class Hall:
+    """A server behind a door, for actors of four environments; unrolls are of two steps."""
+
+    name = "actor.inference.invite"
+
+    def __init__(self, batch: int, patience: float, address: str | None, tls: Tls | None) -> None:
+        self.policy, self.weights, self.unrolls = Policy(), Weights(), list[tuple[Stream, Unroll]]()
+        self._batch, self._patience, self._address, self._tls = batch, patience, address, tls
+        self._numbers: dict[tuple[int, int], int] = {}
+        self.lines: list[Line] = []
+        self.open()
+
+    def open(self) -> None:
+        """Start a life of the server."""
+        seats = Seats(2, lambda rows: (np.zeros(rows, np.int64),), np.zeros((), np.int64))
+        ctx = FakeContext(Identity("inference", 0, run_seed=0))
+        self.server = InferenceServer(
+            ctx, self.policy, seats, self.weights, self._insert, self._batch, self._patience,  # type: ignore[arg-type]
+            door=Door(layout(), self._address, self._tls),
+        )  # fmt: skip
+        self._run = asyncio.create_task(self.server.run())
+
+    async def close(self) -> None:
+        self._run.cancel()
+        await asyncio.gather(self._run, return_exceptions=True)
+        await self.server.close()
+
+    async def __call__(self, stream: Stream) -> Invitation:
+        return await self.server.invite(stream)
+
+    def line(self, actor: int, life: int = 0, made: Layout | None = None, tls: Tls | None = None) -> Line:
+        ctx = FakeContext(Identity("actor", actor, run_seed=0, incarnation=life))
+        self.lines.append(Line(ctx, self, made or layout(), tls or self._tls))
+        return self.lines[-1]
+
+    def told(self, actor: int, life: int = 0, start: int = 0, rows: int = ROWS) -> Told:
+        """The next question of these environments, whose observations name them and the question."""
+        number = self._numbers.get((actor, start), 0)
+        self._numbers[actor, start] = number + 1
+        obs = (actor * 10_000 + number * 100 + start + np.arange(rows, dtype=np.float32))[:, None]
+        flags = np.full(rows, 8 | (number == 0), np.uint8)
+        return Told(Stream(("actor", actor), life), start, number, obs, np.zeros(rows, np.float32), flags, None)
+
+    async def _insert(self, stream: Stream, unroll: Unroll) -> None:
+        self.unrolls.append((stream, unroll))
+
+
+@asynccontextmanager
+async def hall(
+    batch: int = 1, patience: float = 0.001, address: str | None = None, tls: Tls | None = None
+) -> AsyncIterator[Hall]:
+    made = Hall(batch, patience, address, tls)
+    try:
+        yield made
+    finally:
+        for line in made.lines:
+            await line.close()
+        await made.close()
+
+
+def play(script: Callable[[Hall], Any], **settings: Any) -> None:
+    async def run() -> None:
+        async with hall(**settings) as made:
+            await script(made)
+
+    asyncio.run(run())
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    return signed(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1,DNS:thespis.example")
+
+
+def signed(path: Path, names: str) -> Tls:
+    """A certificate that signs itself."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=thespis -addext "
+    files = ["-keyout", str(path / "key.pem"), "-out", str(path / "cert.pem")]
+    subprocess.run(["openssl", *words.split(), f"subjectAltName={names}", *files], check=True, capture_output=True)
+    return Tls(path / "cert.pem", path / "key.pem", path / "cert.pem")
+
+
+@pytest.mark.parametrize("way", ["unix", "tcp", "tls"])
+def test_actors_get_their_own_rows(way: str, request: pytest.FixtureRequest) -> None:
+    """Two actors, each of two groups that wait at the same time."""
+
+    async def script(made: Hall) -> None:
+        async def ask(line: Line, actor: int, start: int) -> None:
+            for number in range(10):
+                answer = await line(*made.told(actor, start=start, rows=2))
+                assert answer.actions.tolist() == [one + start for one in wanted(actor, number, 2)]
+
+        lines = [made.line(actor) for actor in range(2)]
+        await asyncio.gather(*(ask(lines[actor], actor, start) for actor in range(2) for start in (0, 2)))
+        assert {stream.who for stream, _ in made.unrolls} == {
+            (f"actor+{start}", actor) for actor in range(2) for start in (0, 2)
+        }
+        traffic = lines[0]._ctx.take_report().edges["actor.inference.act"]
+        assert traffic.calls == 20 and traffic.bytes > 20 * 2 * 4 * 4
+        invitation = await made(Stream(("actor", 0), 0))
+        assert invitation.target.startswith("unix:/" if way == "unix" else "127.0.0.1:")
+
+    tls = request.getfixturevalue("certificate") if way == "tls" else None
+    play(script, address=None if way == "unix" else "127.0.0.1", tls=tls)
+
+
+# -- who is not let in --------------------------------------------------------------------------
+
+
+def hello(actor: int = 0, life: int = 0, made: Layout | None = None) -> bytes:
+    return (made or layout()).hello(actor, life)
+
+
+def question(**change: Any) -> bytes:
+    told = Told(
+        Stream(("actor", 0), 0), 0, 0, np.zeros((ROWS, 1), np.float32), np.zeros(ROWS, np.float32),
+        np.full(ROWS, 9, np.uint8), None,
+    )  # fmt: skip
+    return layout().question(told._replace(**change))
+
+
+FEWER = {
+    "obs": np.zeros((2, 1), np.float32),
+    "rewards": np.zeros(2, np.float32),
+    "flags": np.full(2, 9, np.uint8),
+}
+REFUSED: dict[str, tuple[str | None, list[bytes], Any, str]] = {
+    "no token": (None, [hello()], CODE.UNAUTHENTICATED, "token"),
+    "wrong token": ("0" * 64, [hello()], CODE.UNAUTHENTICATED, "token"),
+    "shapes": ("", [hello(made=layout((3,)))], CODE.INVALID_ARGUMENT, r"has observation <f4\[3\].* takes .*f4\[1\]"),
+    "dtypes": ("", [hello(made=layout(dtype=np.uint8))], CODE.INVALID_ARGUMENT, r"has observation \|u1\[1\]"),
+    "environments": ("", [hello(made=layout(environments=5))], CODE.INVALID_ARGUMENT, "5 environments; .* 4 env"),
+    "no hello": ("", [b"hello"], CODE.INVALID_ARGUMENT, "opens with a hello"),
+    "oversize hello": ("", [bytes(1 << 20)], CODE.RESOURCE_EXHAUSTED, "larger than max"),
+    "oversize question": ("", [hello(), bytes(1 << 20)], CODE.RESOURCE_EXHAUSTED, "larger than max"),
+    "short question": ("", [hello(), question()[:-8]], CODE.INVALID_ARGUMENT, "bytes, not"),
+    "unknown actor": ("", [hello(actor=9)], CODE.NOT_FOUND, "no such life of actor 9"),
+    "negative actor": ("", [hello(actor=-1)], CODE.NOT_FOUND, "no such life of actor -1"),
+    "another life": ("", [hello(life=1)], CODE.NOT_FOUND, "no such life of actor 0"),
+    "second claim": ("", [hello(actor=1)], CODE.ALREADY_EXISTS, "actor 1 has a stream already"),
+    "other rows": ("", [hello(), question(), b"", question(**FEWER)], CODE.INVALID_ARGUMENT, "were not 2 before"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_strangers_are_told_why(case: str) -> None:
+    """And meanwhile an actor goes on: its stream does not break, and no answer is missing."""
+    token, messages, code, why = REFUSED[case]
+
+    async def script(made: Hall) -> None:
+        good = made.line(1)
+        await good(*made.told(1))
+        invitation = await made(Stream(("actor", 0), 0))  # actor 0 is expected, but somebody else comes
+        given = invitation.token if token == "" else token
+
+        knocking = asyncio.create_task(knock(invitation.target, given, messages))
+        stream = good._call
+        for _ in range(10):
+            await good(*made.told(1))
+        status, details = await knocking
+        assert status is code and re.search(why, details), details
+        await good(*made.told(1))
+        assert good._call is stream, "the one stream that it ever had"
+        later = made.line(0, life=1)
+        assert (await later(*made.told(0, life=1))).actions.tolist() == wanted(0, 0, ROWS), "the server lives on"
+
+    play(script)
+
+
+async def knock(target: str, token: str | None, messages: list[bytes]) -> tuple[Any, str]:
+    """Say these things; where there is nothing to say, wait for the greeting and an answer. Returns what came of it."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=() if token is None else ((TOKEN, token),))
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            for message in messages:
+                if message:
+                    await call.write(message)
+                else:
+                    assert await call.read() and await call.read()
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        return await call.code(), await call.details()
+
+
+def test_the_same_environments_ask_once_at_a_time() -> None:
+    async def script(made: Hall) -> None:
+        target, token = await made(Stream(("actor", 0), 0))
+        code, why = await knock(target, token, [hello(), question(), question(number=1)])
+        assert code is CODE.INVALID_ARGUMENT and "have asked already" in why
+        assert all(asked.answer.cancelled() for asked in made.server._asked), "nobody waits for this any more"
+
+    play(script, batch=100, patience=NEVER)
+
+
+def test_who_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thespis.wire.door._HELLO_SECONDS", 0.05)
+
+    async def script(made: Hall) -> None:
+        invitation = await made(Stream(("actor", 0), 0))
+        async with grpc.aio.insecure_channel(invitation.target) as channel:
+            method = channel.stream_stream(f"/{SERVICE}/{METHOD}")
+            silent = [method(metadata=((TOKEN, invitation.token),)) for _ in range(20)]
+            await made.line(0)(*made.told(0))
+            assert {await call.code() for call in silent} == {CODE.DEADLINE_EXCEEDED}
+
+    play(script)
+
+
+@pytest.mark.parametrize("made", [layout((3,)), layout(dtype=np.uint8)], ids=["shape", "dtype"])
+def test_an_actor_with_other_arrays_fails_with_the_reason(made: Layout) -> None:
+    async def script(place: Hall) -> None:
+        told = place.told(0)._replace(obs=np.zeros((ROWS, *made.observation[0].shape), made.observation[0].dtype))
+        for _ in range(2):  # it does not get better
+            with pytest.raises(ConnectionError, match="INVALID_ARGUMENT: actor 0 has observation .* takes"):
+                await place.lines[0](*told) if place.lines else await place.line(0, made=made)(*told)
+
+    play(script)
+
+
+# -- streams that break -------------------------------------------------------------------------
+
+
+def test_a_question_outlives_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A batch needs both actors; the stream of the first breaks while it waits for the second.
+
+    Three questions make a batch full, for one of those who asked is gone when it goes.
+    """
+    monkeypatch.setattr(line_module, "_RETRY_SECONDS", 0.01)
+
+    async def script(made: Hall) -> None:
+        one, other = made.line(0), made.line(1)
+        relay = Relay(tmp_path / "relay")
+
+        class Through:
+            name = made.name
+
+            async def __call__(self, stream: Stream) -> Invitation:
+                invitation = await made(stream)
+                relay.target = invitation.target
+                return invitation._replace(target=f"unix:{relay.path}")
+
+        one._invite = Through()
+        for _ in range(5):
+            waiting = asyncio.create_task(one(*made.told(0)))
+            before = await asked(made.server)
+            relay.cut()
+            await asked(made.server, unlike=before)
+            await asyncio.gather(waiting, other(*made.told(1)))
+        assert made.policy.batches == [2 * ROWS] * 5, "nobody was answered twice, or without the other"
+        for _, unroll in made.unrolls:
+            steps = np.diff(unroll.inputs.obs[:, 0, 0])
+            assert steps.tolist() == [100.0, 100.0], "no step is missing or there twice"
+        assert len(made.unrolls) == 4
+        relay.close()
+
+    play(script, batch=3 * ROWS, patience=NEVER)
+
+
+async def asked(server: InferenceServer, unlike: Any = None) -> Any:
+    """Wait for a question that waits, other than the one before."""
+    while not (found := [one for one in server._asked if one is not unlike and not one.answer.done()]):
+        await asyncio.sleep(0.001)
+    return found[0]
+
+
+def test_a_new_life_takes_the_place_of_the_old() -> None:
+    async def script(made: Hall) -> None:
+        old = made.line(0)
+        for _ in range(4):
+            await old(*made.told(0))
+        new = made.line(0, life=1)
+        made._numbers.clear()
+        for _ in range(3):
+            await new(*made.told(0, life=1))
+        lives = [(stream.incarnation, unroll.inputs.obs[:, 0, 0].tolist()) for stream, unroll in made.unrolls]
+        assert lives == [(0, [0.0, 100.0, 200.0]), (1, [0.0, 100.0, 200.0])], "what the old had begun is dropped"
+
+    play(script)
+
+
+def test_a_server_that_was_restarted_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_module, "_RETRY_SECONDS", 0.01)
+
+    async def script(made: Hall) -> None:
+        line = made.line(0)
+        await line(*made.told(0))
+        before = await made(Stream(("actor", 0), 0))
+        await made.close()
+        made.open()
+        assert (await line(*made.told(0))).actions.tolist() == wanted(0, 1, ROWS)
+        after = await made(Stream(("actor", 0), 0))
+        assert before.target != after.target and before.token != after.token
+
+    play(script)
+
+
+def test_the_socket_is_private_and_goes_with_the_server() -> None:
+    async def script(made: Hall) -> None:
+        invitation = await made(Stream(("actor", 0), 0))
+        path = Path(invitation.target.removeprefix("unix:"))
+        assert stat.S_ISSOCK(path.stat().st_mode) and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        await made.server.close()
+        assert not path.parent.exists()
+
+    play(script)
+
+
+# -- certificates -------------------------------------------------------------------------------
+
+
+def test_a_certificate_of_somebody_else_is_not_believed(
+    certificate: Tls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_module, "_ATTEMPTS", 1)
+    monkeypatch.setattr(line_module, "_RETRY_SECONDS", 0.01)
+    other = signed(tmp_path, "IP:127.0.0.1")
+
+    async def script(made: Hall) -> None:
+        named = Tls(certificate.cert, certificate.key, certificate.ca, "thespis.example")
+        await made.line(0, tls=named)(*made.told(0))
+        for wrong in (other, Tls(certificate.cert, certificate.key, certificate.ca, "somewhere.example")):
+            with pytest.raises(ConnectionError, match="UNAVAILABLE"):
+                await made.line(1, tls=wrong)(*made.told(1))
+
+    play(script, address="127.0.0.1", tls=certificate)
+
+
+def test_files_that_are_no_certificates(certificate: Tls, tmp_path: Path) -> None:
+    other, nothing = signed(tmp_path, "IP:127.0.0.1"), tmp_path / "nothing.pem"
+    certificate.check()
+    for tls, complaint in (
+        (Tls(nothing, certificate.key, certificate.ca), "--tls-cert .*nothing.pem and --tls-key .* cannot be used"),
+        (Tls(certificate.cert, other.key, certificate.ca), "cannot be used: .*MISMATCH"),
+        (Tls(certificate.cert, certificate.key, certificate.key), "--tls-ca .*key.pem cannot be used"),
+    ):
+        with pytest.raises(ThespisError, match=complaint):
+            tls.check()

@@ -1,0 +1,83 @@
+"""BellmanUpdater: transitions in, labelled examples out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from thespis.runtime.context import Context
+from thespis.types import Labelled, Version
+
+if TYPE_CHECKING:
+    from thespis.algorithms.qtopt import Labeller
+    from thespis.roles.learner import Source
+    from thespis.roles.policy import Pull
+
+
+class Insert(Protocol):
+    """The edge that takes labelled batches."""
+
+    name: str
+
+    def __call__(self, batch: Labelled, /) -> Coroutine[Any, Any, None]: ...
+
+
+class BellmanUpdater:
+    """Labels batches for ever with the lagged networks it pulls; learning from them is left to others.
+
+    It holds nothing that is not also elsewhere, so one more or one less changes how fast labels come, and what is lost
+    with one is the batch it was on.
+    """
+
+    LOST: ClassVar = "unlabelled_batches"  # what goes with a life of it, counted when it is restarted
+
+    def __init__(
+        self,
+        ctx: Context,
+        source: Source,
+        labeller: Labeller,
+        pulls: tuple[Pull, Pull],
+        insert: Insert,
+        pull_every: int,
+    ) -> None:
+        """`pulls`: of the first and of the second lagged network. `pull_every`: batches between two pulls."""
+        self._ctx, self._source, self._labeller, self._insert = ctx, source, labeller, insert
+        self._pulls, self._pull_every = pulls, pull_every
+        self._versions: list[Version | None] = [None, None]
+        self._handed: asyncio.Task[None] | None = None
+
+    @property
+    def version(self) -> Version:
+        """Of the first lagged network; the lowest there is before it was pulled."""
+        return self._versions[0] or Version(0, 0)
+
+    async def run(self) -> None:
+        batches = 0
+        await self._refresh()
+        while True:
+            batch: Any = await self._source.take()
+            if batches % self._pull_every == 0:
+                await self._refresh()
+            async with self._ctx.work("label", items=len(batch.rewards)):
+                labelled = self._labeller.label(batch, self.version.packed())
+            batches += 1
+            await self._hand(labelled)
+
+    async def close(self) -> None:
+        await self._source.close()
+        if self._handed is not None:
+            self._handed.cancel()
+
+    async def _hand(self, labelled: Labelled) -> None:
+        """Go on while it is on its way; wait only if the one before has not been taken yet."""
+        if self._handed is not None:
+            await self._ctx.wait(self._insert.name, self._handed)
+        self._handed = self._ctx.ahead(self._insert(labelled))
+
+    async def _refresh(self) -> None:
+        for index, (pull, load) in enumerate(zip(self._pulls, self._labeller.loads, strict=True)):
+            newer = await pull(self._versions[index])
+            if newer is not None:
+                load(newer.weights)
+                self._versions[index] = newer.version
