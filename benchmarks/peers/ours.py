@@ -41,6 +41,10 @@ class Watch(threading.Thread):
 def main() -> None:
     args, settings = arguments()
     watch = Watch(Lines(args.until, args.seconds))
+    if args.until is None:
+        settings["total_steps"] = (
+            1_000_000_000  # presets end when the task is learned, sooner than the seconds are over
+        )
     with tempfile.TemporaryDirectory() as directory:
         more = {"env": args.env, "seed": args.seed, "eval_episodes": 0, "run_dir": Path(directory) / "run", **settings}
         launch(args.algorithm, defaults(args.algorithm, None, more), quiet=True, began=watch.began)

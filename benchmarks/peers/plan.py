@@ -1,7 +1,8 @@
 """Who is compared, with which settings. Each library has the ones that did best for it on a machine of two cores.
 
 Networks are the same size for all: two layers of 64 for CartPole, the CNN of Mnih et al. (2015) for Pong. A library has
-several rows where settings that take the most steps are not those that learn soonest.
+several rows where settings that take the most steps are not those that learn soonest. Budgets over which rates fall are
+longer than in the zoo of Stable-Baselines3: 100 episodes of 475 alone take 47,500 steps.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ _ZOO_DQN = {
     "target_update_interval": 10,
     "train_freq": 256,
     "gradient_steps": 128,
-    "exploration_fraction": 0.16,
+    "exploration_fraction": 0.04,
     "exploration_final_eps": 0.04,
-    "total_timesteps": 50_000,
+    "total_timesteps": 200_000,
 }
 _APPO = {
     "num_workers": 2,
@@ -171,7 +172,7 @@ ENTRIES = (
         "sb3",
         "sb3",
         "PPO",
-        {**_ZOO_PPO, "linear": ["learning_rate", "clip_range"], "total_timesteps": 100_000},
+        {**_ZOO_PPO, "linear": ["learning_rate", "clip_range"], "total_timesteps": 200_000},
         {"n_envs": 8, "n_steps": 128, "n_epochs": 4, "batch_size": 256, "ent_coef": 0.01, "threads": 2},
         "the zoo's settings: 8 environments",
     ),
