@@ -93,7 +93,7 @@ class Config(apex.Config):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "thespis/Re*-v0": {  # Recall and Reversal: neither rewards nor actions may tell the agent what it should remember
-        "total_steps": 96_000,
+        "total_steps": 144_000,
         "actors": 1,
         "envs_per_actor": 16,
         "unroll_length": 6,
@@ -104,7 +104,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "network": {"hidden": [32], "lstm": 32, "feedback": False},
         "optimizer": {"anneal": True},
     },
-    "thespis/Reversal-v0": {"total_steps": 144_000},  # two rules take longer
     "thespis/Lock-v0": {  # an unroll is an episode and the row of its reset, a batch is one update for each episode
         "total_steps": 20_000,
         "actors": 1,
