@@ -6,16 +6,16 @@ ARGS ?= $(if $(filter CartPole-v1,$(ENV)),--stop-at-return 475)
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-learning lint type format bench bench-peers bench-scale clean
+.PHONY: train test test-slow lint type format bench bench-peers bench-scale clean
 
 train: .venv/ready
 	$(BIN)/thespis train $(ARCH) --env $(ENV) $(ARGS)
 
 test: .venv/ready-dev lint type
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow"
 
-test-learning: .venv/ready-dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m slow
+test-slow: .venv/ready-dev
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m slow
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .

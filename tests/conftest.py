@@ -22,13 +22,15 @@ from thespis.program import Program
 
 ROOT = Path(__file__).parent.parent
 MARK = "THESPIS_TEST_STAGE"
+SLOW = Path(__file__).parent / "slow.txt"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker runs all tests on Ray, if there are several: they share a cluster and look for what it leaves."""
+    """Mark what slow.txt names."""
+    slow = {line for line in SLOW.read_text().splitlines() if line and not line.startswith("#")}
     for item in items:
-        if item.path.name == "test_ray.py" or "[ray" in item.name:
-            item.add_marker(pytest.mark.xdist_group("ray"))
+        if f"{item.path.name}::{item.name}" in slow or f"{item.path.name}::{item.name.partition('[')[0]}" in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 def until(condition: Callable[[], Any], seconds: float = 50.0) -> Any:

@@ -219,7 +219,9 @@ def test_a_paused_worker(backups: int, stage: Any) -> None:
                           backups, "--eval-episodes", 0, "--report-every", 0.1, "--stall-timeout", 4,
                           "--total-steps", 10_000_000)  # fmt: skip
     metrics = stage.run / "metrics.jsonl"
-    until(lambda: metrics.exists() and "train/" in metrics.read_text())
+    until(
+        lambda: metrics.exists() and sum("train/" in row for row in metrics.read_text().splitlines()) > 5
+    )  # all are up
     os.kill(json.loads((stage.run / "topology.json").read_text())["pids"]["worker-1"], signal.SIGSTOP)
     if backups:
         rows = len(metrics.read_text().splitlines()) + 60  # longer than the barrier would wait

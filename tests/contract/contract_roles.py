@@ -143,6 +143,7 @@ class Puller:
                 version = newer.version
             note(self._journal, None if newer is None else list(newer.version))
             await self._ctx.sleep(0.002)
+        note(self._journal, await self._pull(version))  # nothing is newer than the goal
         self._ctx.count("env_steps")
 
 

@@ -26,7 +26,7 @@ def learn(place: Path, **settings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_cartpole_is_solved_within_400_000_steps(tmp_path: Path, seed: int) -> None:
     summary = learn(tmp_path, env="CartPole-v1", seed=seed, actors=1, stop_at_return=475)
     assert summary["exit_reason"] == "return_reached"
@@ -42,7 +42,7 @@ def test_cartpole_is_solved_on_local_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_v_trace_survives_a_lag_of_ten_updates(tmp_path: Path, seed: int) -> None:
     summary = learn(tmp_path, **LAGGED, seed=seed)
     assert summary["lag"]["mean"] >= 10
@@ -50,14 +50,13 @@ def test_v_trace_survives_a_lag_of_ten_updates(tmp_path: Path, seed: int) -> Non
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_without_correction_the_same_lag_is_fatal(tmp_path: Path, seed: int) -> None:
     summary = learn(tmp_path, **LAGGED, seed=seed, correction=False)
     assert summary["lag"]["mean"] >= 10
     assert summary["return_mean_100"] <= 100
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_an_lstm_remembers_the_cue(tmp_path: Path) -> None:
     assert learn(tmp_path, **MEMORY, network={"lstm": 32})["return_mean_100"] >= 0.95
@@ -69,7 +68,6 @@ def test_a_feed_forward_network_is_at_chance(tmp_path: Path) -> None:
     assert abs(learn(tmp_path, **MEMORY)["return_mean_100"]) <= 0.4
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_pendulum_is_learned_with_continuous_actions(tmp_path: Path) -> None:
     # A random policy has about -1200; the preset reaches about -200 after 600,000 steps.

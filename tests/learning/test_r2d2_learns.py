@@ -29,7 +29,6 @@ def late_answers(run: Trained, episodes: int = 64) -> float:
     return float(np.count_nonzero(late > 0) / np.count_nonzero(late))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_r2d2_answers_late_questions(tmp_path: Path) -> None:
     """Sequences are 16 steps; only a state carried from sequence to sequence reaches from the cue to the 40th step."""

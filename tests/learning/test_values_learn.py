@@ -13,7 +13,7 @@ CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "on": "simulation", "eval_epis
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("name", "steps"), [("dqn", 51_000), pytest.param("gorila", 61_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "steps"), [("dqn", 51_000), ("gorila", 61_000)])
 def test_cartpole_is_solved(name: str, steps: int, tmp_path: Path) -> None:
     summary = train(name, run_dir=tmp_path / "run", quiet=True, **CARTPOLE).summary
     assert summary["env_steps"] <= steps
