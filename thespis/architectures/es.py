@@ -142,7 +142,7 @@ class Config(Experiment):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {  # a linear policy will do
-        "total_steps": 400_000,
+        "total_steps": 600_000,
         "noise": 0.1,
         "network": {"hidden": []},
         "optimizer": {"learning_rate": 0.1},
