@@ -1,4 +1,4 @@
-"""Who is compared, with which settings. Each library has those that its own examples use, fitted to a machine of two cores.
+"""Who is compared, with which settings: those of each library's own examples, fitted to a machine of two cores.
 
 Networks are the same size for all: two layers of 64 for CartPole, the CNN of Mnih et al. (2015) for Pong. A library has
 several rows where settings that take the most steps are not those that learn soonest. Budgets over which rates fall are
