@@ -118,8 +118,9 @@ class RaySupervisor(Supervisor):
         """Bring a process up, join it to its neighbours, listen to it until it ends."""
         try:
             seen = self._session.run.topology.resolve() if member.name in self._keepers else None
-            begin = member.handle.begin.remote(member.start, self._token, seen)
-            member.place = await self._placed(member, begin)
+            await self._placed(member)
+            # However long it takes to import and build the roles: it has its place, and if it dies that is told.
+            member.place = await _result(member.handle.begin.remote(member.start, self._token, seen))
             self._moved = True
             await self._join_neighbours(member)
             while member.failure is None:
@@ -163,10 +164,10 @@ class RaySupervisor(Supervisor):
                 other.handle.obey.remote("gone", member.callers)
         self._on_gone(member)
 
-    async def _placed(self, member: RayMember, begin: Awaitable[Place]) -> Place:
-        """Where it came to live. A role that has siblings may wait for room for ever, but not in silence."""
+    async def _placed(self, member: RayMember) -> None:
+        """Wait until it has a place. A role that has siblings may wait for ever, but not in silence."""
         limit = self._session.cfg.placement_timeout
-        coming: asyncio.Task[Place] = asyncio.ensure_future(_result(begin))
+        coming: asyncio.Task[Any] = asyncio.ensure_future(_result(member.handle.__ray_ready__.remote()))
         done, _ = await asyncio.wait({coming}, timeout=limit)
         if not done:
             (plan,) = (plan for plan in self._plans if member.name in plan.homes)
@@ -175,7 +176,7 @@ class RaySupervisor(Supervisor):
             if not any(role == other.start.identities[0].role for other in self._actors.values() if other.up):
                 self._session.end("error", what, blame_user=True)
             self._session.log(f"{what}; going on without it until there is room")
-        return await coming
+        await coming
 
     async def _join_neighbours(self, member: RayMember) -> None:
         """Lines in the directions in which calls go; a direct line serves both, so one side makes it."""
