@@ -99,7 +99,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {
         "total_steps": 300_000,
         "unroll_length": 64,
-        "discount": 0.9,
+        "minibatches": 8,
+        "discount": 0.95,
         "reward": {"normalize": True},
     },
     "ALE/*": {  # table 5

@@ -93,14 +93,15 @@ class Config(apex.Config):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "thespis/Re*-v0": {  # Recall and Reversal: neither rewards nor actions may tell the agent what it should remember
-        "total_steps": 144_000,
+        "total_steps": 96_000,
         "actors": 1,
         "envs_per_actor": 16,
-        "unroll_length": 6,
-        "sequence_length": 12,
-        "burn_in": 4,
-        "discount": 0.99,
-        "replay": {"capacity": 8_000, "samples_per_insert": 6.0},  # young states: the network moves away from old ones
+        "unroll_length": 3,
+        "sequence_length": 6,
+        "burn_in": 3,
+        "batch": 64,
+        "discount": 0.9,  # when questions come is chance, and far ones would only be noise in the targets
+        "replay": {"capacity": 8_000, "samples_per_insert": 8.0},  # young states: the network moves away from old ones
         "network": {"hidden": [32], "lstm": 32, "feedback": False},
         "optimizer": {"anneal": True},
     },
