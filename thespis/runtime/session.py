@@ -24,8 +24,8 @@ from thespis.runs.view import View
 from thespis.runs.writers import MetricsWriter
 from thespis.runtime.context import Report
 
-_START_SECONDS = 60.0
-"""How long processes may take to start before the run counts as stalled, however short its stall timeout."""
+_START_SECONDS = 300.0
+"""How long processes may take to start before the run counts as stalled: imports over a network can take minutes."""
 
 
 class Session:
