@@ -93,7 +93,8 @@ class Config(Experiment):
         own = {part.name for part in fields(Experiment)}
         given = pairs(self.settings, "--settings")
         for path in own.intersection(given):
-            raise ThespisError(f"--settings {path}: the members take it from the population; give --{path} instead")
+            flag = path.replace("_", "-")
+            raise ThespisError(f"--settings {path}: the members take it from the population; give --{flag} instead")
         algorithm = {name: given[name] for name in ("algorithm",) if name in given}  # it decides what else there is
         cfg = assign(defaults(self.member, self.env if isinstance(self.env, str) else None, algorithm), given)
         passed = {name: getattr(self, name) for name in _PASSED_ON}
