@@ -114,6 +114,8 @@ MIXED_ACTIONS = True
 PRESETS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {  # an update per step; values stay above -10
         "total_steps": 10_000,
+        "discount": 0.95,
+        "network": {"hidden": [128, 128]},
         "reward": {"kind": "scale", "scale": 0.1},
     },
 }
