@@ -6,7 +6,7 @@ ARGS ?= $(if $(filter CartPole-v1,$(ENV)),--stop-at-return 475)
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test test-slow lint type format bench bench-peers bench-scale clean
+.PHONY: train test test-slow follow-docs lint type format bench bench-peers bench-scale clean
 
 train: .venv/ready
 	$(BIN)/thespis train $(ARCH) --env $(ENV) $(ARGS)
@@ -16,6 +16,9 @@ test: .venv/ready-dev lint type
 
 test-slow: .venv/ready-dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m slow
+
+follow-docs: .venv/ready-dev
+	$(BIN)/python tests/follow_docs.py
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check .

@@ -92,6 +92,7 @@ def test_a_mistake_is_one_line(mistake: str, stage: Any, monkeypatch: Any, capfd
     out, err = capfd.readouterr()
     assert err.count("\n") == 1 and err.startswith("thespis: "), err
     assert told in err
+    assert "--- " not in err, "the frame of a box is left"
     assert "Traceback" not in out
     assert not list(here.iterdir()), "something was left behind"
 

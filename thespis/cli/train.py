@@ -93,10 +93,14 @@ def _gathered(flags: list[str], config: type[Any]) -> list[str]:
 
 
 def _unboxed(complaint: str) -> str:
-    """What stands in the first part of the box that tyro draws around an error."""
-    inside = [line.strip("│ ") for line in complaint.splitlines() if line.startswith("│")]
-    told = itertools.takewhile(lambda line: not line.startswith("─"), inside)
-    return " ".join(told).rstrip(".") or complaint
+    """What stands in the first part of the box that tyro draws around an error, with or without Unicode."""
+
+    def inside(line: str) -> bool:
+        return not line.startswith(("╭", "─", "╰", "--"))
+
+    lines = [line.strip("│ ") for line in complaint.splitlines()]
+    below = list(itertools.dropwhile(inside, lines))[1:]
+    return " ".join(itertools.takewhile(inside, below)).strip().rstrip(".") or complaint
 
 
 def _take(flags: list[str], flag: str) -> tuple[list[str], str | None]:

@@ -1,0 +1,66 @@
+"""Runs the `thespis` commands of README and docs, page by page and in order, each for a few seconds.
+
+    python tests/follow_docs.py              all pages, about 15 minutes
+    python tests/follow_docs.py apex.md      some of them
+
+What the reader has to bring (a cluster, certificates, a package of one's own) is left out and told.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from unit.test_docs import PAGES, commands
+
+BROUGHT = re.compile(r"--ray-address|my_package|minari:|--tls-|DIR|\$|pumped")
+COST_MODEL = "work: {env_step: {base: 1e-4}}\n"
+SECONDS = 300
+
+
+def shortened(words: list[str]) -> list[str]:
+    """The command with a budget of seconds instead of its own."""
+    command = words[0]
+    if command == "train" and "--help" not in words:
+        return [*words, "--total-seconds", "3", "--eval-episodes", "1"]
+    if command == "resume":
+        return [*words, "--total-seconds", "20"]
+    if command == "compare":
+        kept = [word for word in words if word not in ("15", "30", "2", "3")]
+        return [word for kind in kept for word in ([kind, "1"] if kind in ("--seconds", "--seeds") else [kind])]
+    return words
+
+
+def follow(page: Path, directory: Path) -> list[str]:
+    """Run the commands of a page; returns those that failed, with the last line they said."""
+    failed = []
+    for words in commands(page):
+        told = " ".join(words)
+        if BROUGHT.search(told):
+            print(f"  left out  thespis {told}", flush=True)
+            continue
+        line = [sys.executable, "-m", "thespis.cli.main", *shortened(words)]
+        ended = subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=SECONDS)
+        print(f"  exit {ended.returncode}    thespis {told}", flush=True)
+        if ended.returncode:
+            failed.append(f"{page.name}: thespis {told}: {(ended.stderr.splitlines() or ['?'])[-1]}")
+    return failed
+
+
+def main(names: list[str]) -> int:
+    failed = []
+    with tempfile.TemporaryDirectory() as directory:  # one for all: some pages use runs of pages before them
+        (Path(directory) / "lan.yaml").write_text(COST_MODEL)
+        for page in PAGES:
+            if (not names or page.name in names) and commands(page):
+                print(page.name, flush=True)
+                failed += follow(page, Path(directory))
+    print("\n".join(failed) or "all commands work")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

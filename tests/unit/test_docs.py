@@ -1,0 +1,86 @@
+"""What the pages say can be followed: links lead somewhere, and commands are ones that `thespis` understands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thespis.cli import train
+from thespis.cli.main import main
+from thespis.launch import check
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+ABSENT = re.compile(r"my_package|DIR|\.pem|\.yaml|pumped|demos|Swimmer|ALE/|minari|\$")
+"""What a reader has and this test has not, or what takes more than the package itself to look at."""
+
+
+def blocks(text: str) -> str:
+    """What stands between fences, with broken lines joined."""
+    return "\n".join(text.split("```")[1::2]).replace("\\\n", " ")
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of each `thespis` command in the code of a page."""
+    lines = (line.strip() for line in blocks(page.read_text()).splitlines())
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("thespis ")]
+
+
+TRAIN = [(page.name, words[1:]) for page in PAGES for words in commands(page) if words[0] == "train"]
+OTHERS = [(page.name, words) for page in PAGES for words in commands(page) if words[0] != "train"]
+
+
+def slug(heading: str) -> str:
+    """A heading's anchor, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(found), f"{page.name} links to {target}: there is no such heading"
+
+
+@pytest.mark.parametrize(("page", "words"), TRAIN, ids=lambda part: part if isinstance(part, str) else " ".join(part))
+def test_training_commands_are_understood(page: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if "--help" in words:
+        with pytest.raises(SystemExit) as stop:
+            main(["train", *words])
+        assert stop.value.code == 0
+        return
+    name, *flags = words
+    if ABSENT.search(" ".join(words)):
+        train._settings(name, flags)
+    else:
+        check(name, train._settings(name, flags))
+
+
+@pytest.mark.parametrize(("page", "words"), OTHERS, ids=lambda part: part if isinstance(part, str) else " ".join(part))
+def test_other_commands_are_understood(
+    page: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Up to the runs they name, which are not here."""
+    monkeypatch.chdir(tmp_path)
+    performed: list[Any] = []
+    monkeypatch.setattr("thespis.cli.compare._compare", lambda args: performed.append(args) or 0)
+    code = main(words)
+    said = capsys.readouterr().err
+    assert code == 0 or ("runs/" in said and "--help" not in said), said
+
+
+def test_there_are_commands_to_look_at() -> None:
+    assert len(TRAIN) > 50 and len(OTHERS) > 5
