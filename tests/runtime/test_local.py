@@ -175,6 +175,15 @@ def test_a_signal_cuts_the_final_evaluation_short(stage: Stage) -> None:
     assert summary(stage)["exit_reason"] == "total_steps"
 
 
+def test_a_run_that_is_over_before_all_are_up(stage: Stage) -> None:
+    """Its evaluator may still be importing when the last step is taken: it is waited for, and keeps its part."""
+    ended = stage.thespis("train", "impala", "--run-dir", stage.run, "--total-steps", 64, "--eval-episodes", 1)
+    assert ended.returncode == 0, ended.stderr
+    assert "checkpoint" not in ended.stderr
+    assert (newest(stage) / "evaluator-0.json").exists()
+    assert summary(stage)["eval_episodes"] == 1
+
+
 def test_a_full_disk_does_not_stop_training(stage: Stage) -> None:
     stage.run.mkdir()
     mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", stage.run], capture_output=True)

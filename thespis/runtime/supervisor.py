@@ -292,12 +292,22 @@ class Supervisor:
             if hasty:
                 self._saving.cancel()
             await asyncio.gather(self._saving, return_exceptions=True)
+        if not hasty:
+            await self._all_up()
         if session.monitor.updates:
             await self._save(_HASTY_SAVE_SECONDS if hasty else _SAVE_SECONDS)
         if not crashed and session.stop_reason != "interrupted":
             self._judging = asyncio.create_task(self._evaluate())
             await asyncio.gather(self._judging, return_exceptions=True)
         await self._ask_all(self._up(), "exit", seconds=_EXIT_SECONDS)
+
+    async def _all_up(self) -> None:
+        """A short run can be over before all its processes are up, and what they keep belongs to a checkpoint."""
+        deadline = self._now() + _SAVE_SECONDS
+        while (absent := self._absent()) and all(home in self._members for home in absent):
+            if self._now() > deadline or self._interrupts:
+                return
+            await asyncio.sleep(0.05)
 
     async def _evaluate(self) -> None:
         for spec in self._program.roles:
