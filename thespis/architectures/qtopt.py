@@ -113,7 +113,7 @@ MIXED_ACTIONS = True
 """An action may have several parts, numbers and choices: a search does not mind."""
 PRESETS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {  # an update per step; values stay above -10; annealed, because good policies come and go at first
-        "total_steps": 10_000,
+        "total_steps": 15_000,
         "discount": 0.95,
         "network": {"hidden": [128, 128]},
         "reward": {"kind": "scale", "scale": 0.1},
