@@ -206,9 +206,9 @@ def test_more_members_than_memory(stage: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_tune_may_be_given_several_times() -> None:
-    from thespis.cli.train import _settings
+    from thespis.cli.train import settings
 
     flags = "--tune entropy_cost uniform 0 0.1 --population 3 --tune optimizer.learning_rate log-uniform 1e-4 1e-2"
-    cfg = _settings("pbt", flags.split())
+    cfg = settings("pbt", flags.split())
     assert isinstance(cfg, Config) and cfg.population == 3
     assert list(cfg.priors) == ["entropy_cost", "optimizer.learning_rate"]

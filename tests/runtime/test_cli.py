@@ -78,6 +78,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "eval": (["eval", "nowhere"], "nowhere holds no run"),
     "video": (["eval", "nowhere", "--video", "a.txt"], "give a name that ends in .gif or .mp4"),
     "show": (["show"], "the following arguments are required: arch; see thespis show --help"),
+    "show what": (["show", "impala", "--actor", "3", "--nonsense"], "--nonsense"),
 }
 
 
@@ -183,6 +184,12 @@ def test_eval_plays_episodes(run: Trained, stage: Any, capsys: Any) -> None:
     assert lines[:4] == lines[4:], "the same seed plays the same episodes"
     best = ["eval", str(run.path), "--episodes", "1", "--checkpoint", "best", "--sample"]
     assert main(best) == 0
+
+
+def test_show_takes_the_settings_that_train_takes(capsys: Any) -> None:
+    assert main(["show", "apex", "--replay.shards", "2", "--actors", "5"]) == 0
+    shown = capsys.readouterr().out
+    assert "actor        x5" in shown and "replay       x2" in shown
 
 
 def test_list_names_every_architecture(capsys: Any) -> None:

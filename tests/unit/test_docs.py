@@ -64,9 +64,9 @@ def test_training_commands_are_understood(page: str, words: list[str], capsys: p
         return
     name, *flags = words
     if ABSENT.search(" ".join(words)):
-        train._settings(name, flags)
+        train.settings(name, flags)
     else:
-        check(name, train._settings(name, flags))
+        check(name, train.settings(name, flags))
 
 
 @pytest.mark.parametrize(("page", "words"), OTHERS, ids=lambda part: part if isinstance(part, str) else " ".join(part))

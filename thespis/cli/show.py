@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections import Counter
 
 from thespis.cli.parser import Parser
-from thespis.launch import architecture, defaults
+from thespis.cli.train import settings
+from thespis.launch import architecture
 from thespis.program import Program
 
 
 def run(words: list[str]) -> int:
-    parser = Parser("thespis show", description="Print an architecture's roles, processes and edges.")
+    parser = Parser(
+        "thespis show",
+        usage="thespis show ARCH [--format text|mermaid] [settings]",
+        description="Print an architecture's roles, processes and edges. All settings of `thespis train ARCH` are "
+        "taken, e.g. --actors 8; those that decide what there is are shown.",
+    )
     parser.add_argument("arch", help="the architecture")
     parser.add_argument(
         "--format",
@@ -18,12 +24,10 @@ def run(words: list[str]) -> int:
         default="text",
         help="text, or a flowchart for a Markdown page (default: text)",
     )
-    parser.add_argument("--actors", type=int, help="how many actors to show it with")
-    args = parser.parse_args(words)
+    args, flags = parser.parse_known_args(words)
 
     module = architecture(args.arch)
-    cfg = defaults(args.arch, None, {} if args.actors is None else {"actors": args.actors})
-    program = module.program(cfg)
+    program = module.program(settings(args.arch, flags))
     program.check()
     if args.format == "mermaid":
         print(mermaid(program))

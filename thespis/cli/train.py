@@ -27,7 +27,7 @@ def run(words: list[str]) -> int:
     name, *flags = words
     if name.startswith("-"):
         raise ThespisError("name the architecture first: thespis train impala --env CartPole-v1")
-    return finish(name, _settings(name, flags))
+    return finish(name, settings(name, flags))
 
 
 def finish(name: str, cfg: Experiment, resume: Path | None = None) -> int:
@@ -42,7 +42,7 @@ def finish(name: str, cfg: Experiment, resume: Path | None = None) -> int:
     return 130 if trained.summary["exit_reason"] == "interrupted" else 0
 
 
-def _settings(name: str, flags: list[str]) -> Experiment:
+def settings(name: str, flags: list[str]) -> Experiment:
     """Flags over --config FILE over the preset for the environment over the defaults."""
     import tyro
 
