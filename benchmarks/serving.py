@@ -2,6 +2,7 @@
 
 python benchmarks/serving.py                                  CartPole-v1 with the MLP
 python benchmarks/serving.py --env ALE/Pong-v5 --torso nature --steps 6000
+python benchmarks/serving.py --env ALE/Pong-v5 --actors 16 --envs-per-actor 1 --batch-unrolls 16 --steps 8000
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from thespis import train
 def measure(architecture: str, args: argparse.Namespace, envs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         settings: dict[str, Any] = {"double_buffer": True} if architecture == "seed, two groups" else {}
+        if args.batch_unrolls:
+            settings |= {"batch_unrolls": args.batch_unrolls, "queue_capacity": args.batch_unrolls}
         if args.torso:
             settings["network"] = {"torso": args.torso}
         summary: dict[str, Any] = train(
@@ -34,6 +37,7 @@ def main() -> None:
     parser.add_argument("--torso", default="", help="mlp, nature or resnet; by default what suits the environment")
     parser.add_argument("--actors", type=int, default=1)
     parser.add_argument("--envs-per-actor", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--batch-unrolls", type=int, help="unrolls per update; by default those of the preset")
     parser.add_argument("--steps", type=int, default=40_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
