@@ -34,6 +34,11 @@ def shortened(words: list[str]) -> list[str]:
     return words
 
 
+def expanded(pattern: str, directory: Path) -> list[str]:
+    """What a shell would put in its place."""
+    return sorted(str(path.relative_to(directory)) for path in directory.glob(pattern))
+
+
 def follow(page: Path, directory: Path) -> list[str]:
     """Run the commands of a page; returns those that failed, with the last line they said."""
     failed = []
@@ -42,7 +47,8 @@ def follow(page: Path, directory: Path) -> list[str]:
         if BROUGHT.search(told):
             print(f"  left out  thespis {told}", flush=True)
             continue
-        line = [sys.executable, "-m", "thespis.cli.main", *shortened(words)]
+        named = [found for word in shortened(words) for found in (expanded(word, directory) if "*" in word else [word])]
+        line = [sys.executable, "-m", "thespis.cli.main", *named]
         ended = subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=SECONDS)
         print(f"  exit {ended.returncode}    thespis {told}", flush=True)
         if ended.returncode:
