@@ -19,6 +19,7 @@ import pytest
 
 from thespis.config import Experiment
 from thespis.program import Program
+from thespis.runtime.warden import marked
 
 ROOT = Path(__file__).parent.parent
 MARK = "THESPIS_TEST_STAGE"
@@ -93,14 +94,7 @@ class Stage:
 
     def processes(self) -> list[int]:
         """Living processes that carry the mark, however deep below us they were started."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue  # it ended while we looked, or is not ours to look at
-        return found
+        return marked(self.mark)
 
     def close(self) -> None:
         for process in self._started:

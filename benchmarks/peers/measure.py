@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from thespis.runtime.warden import marked
+
 MARK = "THESPIS_PEER_RUN"
 """Processes of a run are known by it, however deep below us they were started."""
 _WARM_UP = 0.25
@@ -58,14 +60,7 @@ class Run:
 
     def processes(self) -> list[int]:
         """Living processes of the run."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue  # it ended while we looked, or is not ours to look at
-        return found
+        return marked(self.mark)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

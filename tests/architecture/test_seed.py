@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,24 +152,29 @@ def test_the_learner_reproduces_what_was_acted(lstm: int, double: bool) -> None:
     assert mixed > len(insert.unrolls) // 2, "versions must change inside unrolls for this to mean much"
 
 
+def kill_in_turn(stage: Stage, process: Any, names: Sequence[str]) -> None:
+    """Kill these processes of a run one after another, each time once it learns (again)."""
+
+    def updates() -> int:
+        lines = (stage.run / "metrics.jsonl").read_text().splitlines() if (stage.run / "metrics.jsonl").exists() else []
+        return sum("lag/mean" in line for line in lines)
+
+    until(lambda: process.poll() is not None or updates())
+    for times, who in enumerate(names, 1):
+        assert process.poll() is None, process.communicate()
+        os.kill(json.loads((stage.run / "topology.json").read_text())["pids"][who], signal.SIGKILL)
+        until(lambda times=times: (stage.run / "log.txt").read_text().count("restarting in") == times)
+        before = updates()
+        until(lambda before=before: process.poll() is not None or updates() > before + 3)
+
+
 @pytest.mark.timeout(90)
 def test_a_killed_actor_leaves_no_unroll_of_two_lives(stage: Stage) -> None:
     """The network of the learner looks at every unroll, and the run would end if one were glued."""
     process = stage.start("train", "seed", *stage.small(), "--env", "factories::lifetime", "--network.factory",
                           "factories::watchful", "--unroll-length", 9, "--total-steps", 10**9,
                           "--report-every", 0.1)  # fmt: skip
-
-    def updates() -> float:
-        lines = (stage.run / "metrics.jsonl").read_text().splitlines() if (stage.run / "metrics.jsonl").exists() else []
-        return sum("lag/mean" in line for line in lines)
-
-    until(lambda: process.poll() is not None or updates())
-    for times in (1, 2):
-        assert process.poll() is None, process.communicate()
-        os.kill(json.loads((stage.run / "topology.json").read_text())["pids"]["actor-0"], signal.SIGKILL)
-        until(lambda times=times: (stage.run / "log.txt").read_text().count("restarting in") == times)
-        before = updates()
-        until(lambda before=before: process.poll() is not None or updates() > before + 3)
+    kill_in_turn(stage, process, ["actor-0", "actor-0"])
     process.terminate()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
@@ -195,18 +201,7 @@ def test_streams_outlive_deaths_on_both_sides(stage: Stage) -> None:
     process = stage.start("train", "seed", *stage.small(), "--transport", "grpc", "--env", "factories::lifetime",
                           "--network.factory", "factories::watchful", "--unroll-length", 9, "--total-steps", 10**9,
                           "--report-every", 0.1, "--checkpoint-every", 0.1)  # fmt: skip
-
-    def updates() -> float:
-        lines = (stage.run / "metrics.jsonl").read_text().splitlines() if (stage.run / "metrics.jsonl").exists() else []
-        return sum("lag/mean" in line for line in lines)
-
-    until(lambda: process.poll() is not None or updates())
-    for times, who in enumerate(("actor-0", "hub"), 1):
-        assert process.poll() is None, process.communicate()
-        os.kill(json.loads((stage.run / "topology.json").read_text())["pids"][who], signal.SIGKILL)
-        until(lambda times=times: (stage.run / "log.txt").read_text().count("restarting in") == times)
-        before = updates()
-        until(lambda before=before: process.poll() is not None or updates() > before + 3)
+    kill_in_turn(stage, process, ["actor-0", "hub"])
     process.terminate()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err

@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-import socket
 import stat
 import subprocess
-import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
-from test_inference import NEVER, FakeContext, Policy, Weights, wanted
+from door_hall import ROWS, Hall, Relay, layout, play
+from test_inference import NEVER, wanted
 
 from thespis.errors import ThespisError
-from thespis.experience.seats import Seats, Told
+from thespis.experience.seats import Told
 from thespis.roles import InferenceServer
-from thespis.runtime.context import Identity
-from thespis.types import Stream, Unroll
+from thespis.types import Stream
 from thespis.wire import line as line_module
-from thespis.wire.door import METHOD, SERVICE, TOKEN, Door, Invitation
+from thespis.wire.door import METHOD, SERVICE, TOKEN, Invitation
 from thespis.wire.line import Line
 from thespis.wire.schema import Layout
 from thespis.wire.tls import Tls
@@ -33,121 +29,6 @@ from thespis.wire.tls import Tls
 grpc = pytest.importorskip("grpc")
 pytestmark = pytest.mark.timeout(60)
 CODE = grpc.StatusCode
-ROWS = 4
-
-
-def layout(shape: tuple[int, ...] = (1,), dtype: Any = np.float32, environments: int = ROWS) -> Layout:
-    return Layout.of(Box(0, 100, shape, dtype), Discrete(2), environments)
-
-
-class Relay:
-    """A stretch of the way that can break: all that comes to a socket of its own is passed on to another, and back."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.target = path, ""
-        self._server = socket.socket(socket.AF_UNIX)
-        self._server.bind(str(path))
-        self._server.listen()
-        self._ends: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._server.accept()
-                far = socket.socket(socket.AF_UNIX)
-                far.connect(self.target.removeprefix("unix:"))
-                self._ends += near, far
-                for one, other in ((near, far), (far, near)):
-                    self._threads.append(threading.Thread(target=self._pump, args=(one, other)))
-                    self._threads[-1].start()
-
-    def _pump(self, one: socket.socket, other: socket.socket) -> None:
-        with suppress(OSError):
-            while data := one.recv(1 << 16):
-                other.sendall(data)
-
-    def cut(self) -> None:
-        for end in self._ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self.cut()
-        for thread in self._threads:
-            thread.join()
-        for end in (self._server, *self._ends):
-            end.close()
-
-
-class Hall:
-    """A server behind a door, for actors of four environments; unrolls are of two steps."""
-
-    name = "actor.inference.invite"
-
-    def __init__(self, batch: int, patience: float, address: str | None, tls: Tls | None) -> None:
-        self.policy, self.weights, self.unrolls = Policy(), Weights(), list[tuple[Stream, Unroll]]()
-        self._batch, self._patience, self._address, self._tls = batch, patience, address, tls
-        self._numbers: dict[tuple[int, int], int] = {}
-        self.lines: list[Line] = []
-        self.open()
-
-    def open(self) -> None:
-        """Start a life of the server."""
-        seats = Seats(2, lambda rows: (np.zeros(rows, np.int64),), np.zeros((), np.int64))
-        ctx = FakeContext(Identity("inference", 0, run_seed=0))
-        self.server = InferenceServer(
-            ctx, self.policy, seats, self.weights, self._insert, self._batch, self._patience,  # type: ignore[arg-type]
-            door=Door(layout(), self._address, self._tls),
-        )  # fmt: skip
-        self._run = asyncio.create_task(self.server.run())
-
-    async def close(self) -> None:
-        self._run.cancel()
-        await asyncio.gather(self._run, return_exceptions=True)
-        await self.server.close()
-
-    async def __call__(self, stream: Stream) -> Invitation:
-        return await self.server.invite(stream)
-
-    def line(self, actor: int, life: int = 0, made: Layout | None = None, tls: Tls | None = None) -> Line:
-        ctx = FakeContext(Identity("actor", actor, run_seed=0, incarnation=life))
-        self.lines.append(Line(ctx, self, made or layout(), tls or self._tls))
-        return self.lines[-1]
-
-    def told(self, actor: int, life: int = 0, start: int = 0, rows: int = ROWS) -> Told:
-        """The next question of these environments, whose observations name them and the question."""
-        number = self._numbers.get((actor, start), 0)
-        self._numbers[actor, start] = number + 1
-        obs = (actor * 10_000 + number * 100 + start + np.arange(rows, dtype=np.float32))[:, None]
-        flags = np.full(rows, 8 | (number == 0), np.uint8)
-        return Told(Stream(("actor", actor), life), start, number, obs, np.zeros(rows, np.float32), flags, None)
-
-    async def _insert(self, stream: Stream, unroll: Unroll) -> None:
-        self.unrolls.append((stream, unroll))
-
-
-@asynccontextmanager
-async def hall(
-    batch: int = 1, patience: float = 0.001, address: str | None = None, tls: Tls | None = None
-) -> AsyncIterator[Hall]:
-    made = Hall(batch, patience, address, tls)
-    try:
-        yield made
-    finally:
-        for line in made.lines:
-            await line.close()
-        await made.close()
-
-
-def play(script: Callable[[Hall], Any], **settings: Any) -> None:
-    async def run() -> None:
-        async with hall(**settings) as made:
-            await script(made)
-
-    asyncio.run(run())
 
 
 @pytest.fixture(scope="module")

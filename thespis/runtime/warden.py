@@ -39,8 +39,16 @@ def guarded(name: str, value: str, directory: Path) -> Iterator[None]:
 
 def belonging(mark: bytes, directory: str, spared: set[int]) -> list[int]:
     """Processes with the mark or the directory."""
-    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-    return [pid for pid in pids if pid not in spared and (_marked(pid, mark) or _within(pid, directory))]
+    return [pid for pid in _living() if pid not in spared and (_marked(pid, mark) or _within(pid, directory))]
+
+
+def marked(mark: str) -> list[int]:
+    """Living processes with `mark` (NAME=VALUE) in their environment, however deep below us they were started."""
+    return [pid for pid in _living() if _marked(pid, mark.encode())]
+
+
+def _living() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
 def _marked(pid: int, mark: bytes) -> bool:
