@@ -148,6 +148,18 @@ async def knock(target: str, token: str | None, messages: list[bytes]) -> tuple[
         return await call.code(), await call.details()
 
 
+def test_a_refusal_waits_for_what_is_being_said() -> None:
+    """Its stream still carries the greeting when the question turns out to be malformed: the reason comes after it."""
+
+    async def script(made: Hall) -> None:
+        for life in range(100):
+            target, token = await made(Stream(("actor", 0), life))
+            code, why = await knock(target, token, [hello(life=life), question()[:-8]])
+            assert code is CODE.INVALID_ARGUMENT and "bytes, not" in why
+
+    play(script)
+
+
 def test_the_same_environments_ask_once_at_a_time() -> None:
     async def script(made: Hall) -> None:
         target, token = await made(Stream(("actor", 0), 0))

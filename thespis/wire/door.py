@@ -151,25 +151,25 @@ class Door:
         self._check_token(context)
         life = await self._greet(context)
         leave = life.leave = asyncio.get_running_loop().create_future()
-        answers: asyncio.Queue[bytes] = asyncio.Queue()
+        answers: asyncio.Queue[bytes | None] = asyncio.Queue()
         asked: dict[int, asyncio.Future[Answer]] = {}
         answers.put_nowait(self._layout.hello(life.stream.who[1], life.stream.incarnation))
-        both = [
-            asyncio.create_task(self._hear(context, life, act, asked, answers)),
-            asyncio.create_task(_say(context, answers)),
-        ]
+        hearing = asyncio.create_task(self._hear(context, life, act, asked, answers))
+        saying = asyncio.create_task(_say(context, answers))
         try:
-            done, _ = await asyncio.wait({*both, leave}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({hearing, saying, leave}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
             if life.leave is leave:
                 life.leave = None
-            for task in both:
-                task.cancel()
+            hearing.cancel()
             # Nobody waits for these any more, so no batch should.
             for answer in list(asked.values()):
                 answer.cancel()
+            # A stream cannot end with a status while a message is on its way out.
+            answers.put_nowait(None)
+            await asyncio.wait({saying})
 
     def _check_token(self, context: Any) -> None:
         given = dict(context.invocation_metadata() or ()).get(TOKEN, "")
@@ -200,7 +200,7 @@ class Door:
         life: Life,
         act: Act,
         asked: dict[int, asyncio.Future[Answer]],
-        answers: asyncio.Queue[bytes],
+        answers: asyncio.Queue[bytes | None],
     ) -> None:
         """Take in questions until the actor leaves."""
 
@@ -221,7 +221,7 @@ class Door:
             ask(told)
 
 
-async def _say(context: Any, answers: asyncio.Queue[bytes]) -> None:
-    """Give answers as they come; a stream takes one at a time."""
-    while True:
-        await context.write(await answers.get())
+async def _say(context: Any, answers: asyncio.Queue[bytes | None]) -> None:
+    """Give answers as they come, until None; a stream takes one at a time."""
+    while (answer := await answers.get()) is not None:
+        await context.write(answer)
