@@ -2,10 +2,11 @@
 
 Each agent step needs one environment step, one inference and one learning step. Measured one at a time, on one core and
 in the same run, their costs give the most steps per second that the machine's cores could do if nothing else
-took any time: cores / (env + inference + learn). The ratio is what the real run reaches of that.
+took any time: cores / (env + inference + learn). The ratio is what the real run reaches of that. Machines are shared
+and their speed changes from one moment to the next, so this is done several times, and the median ratio counts.
 
 Cores of a virtual machine are often halves of one, and slower when both work. So the costs are also measured while all
-other cores learn: what the machine could do then is the second limit.
+other cores learn: what the machine could do then is the limit in the last line.
 
     python benchmarks/roofline.py                          CartPole-v1, default settings
     python benchmarks/roofline.py --env ALE/Pong-v5        the Nature CNN
@@ -150,11 +151,19 @@ def others_busy(cfg: Any) -> Iterator[None]:
             process.join()
 
 
+def reach(env: str, changes: dict[str, int], steps: int) -> dict[str, Any]:
+    """The summary of a real run."""
+    with tempfile.TemporaryDirectory() as directory:
+        run_dir = Path(directory) / "run"
+        return train("impala", **changes, env=env, total_steps=steps, run_dir=run_dir, quiet=True).summary
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="CartPole-v1")
-    parser.add_argument("--seconds", type=float, default=20.0, help="about how long the real run should take")
-    parser.add_argument("--budget", type=float, default=3.0, help="seconds to measure each piece for, twice")
+    parser.add_argument("--rounds", type=int, default=5, help="how often to measure costs, run, and measure again")
+    parser.add_argument("--seconds", type=float, default=6.0, help="about how long the real run of a round should take")
+    parser.add_argument("--budget", type=float, default=1.0, help="seconds to measure each piece for, each time")
     parser.add_argument(
         "--settings", nargs="*", default=[], metavar="NAME=NUMBER", help="e.g. actors=1 envs_per_actor=64"
     )
@@ -162,36 +171,33 @@ def main() -> None:
 
     changes = {name: int(value) for name, value in (setting.split("=") for setting in args.settings)}
     cfg = defaults("impala", args.env, changes)
+    cores = len(os.sched_getaffinity(0))
+    print(f"{args.env}: {cfg.actors} actors x {cfg.envs_per_actor} environments, unrolls of {cfg.unroll_length}")
+    print(f"  us per step{'':8}environment  inference   learning  limit/s on {cores} cores      run/s  ratio   lag")
+    rounds: list[dict[str, float]] = []
     costs = measure(cfg, args.budget)
-    limit = len(os.sched_getaffinity(0)) / sum(costs.values())
-    with tempfile.TemporaryDirectory() as directory:
-        run = train(
-            "impala",
-            **changes,
-            env=args.env,
-            total_steps=int(limit * args.seconds),
-            run_dir=Path(directory) / "run",
-            quiet=True,
-        )
-        summary = run.summary
-    again = measure(cfg, args.budget)
+    for _ in range(args.rounds):
+        before = costs
+        summary = reach(args.env, changes, int(cores / sum(before.values()) * args.seconds))
+        costs = measure(cfg, args.budget)
+        # The machine may be shared: what a step costs during the run is the mean of before and after it.
+        meant = {name: (before[name] + costs[name]) / 2 for name in costs}
+        limit, reached = cores / sum(meant.values()), summary["steps_per_second"]
+        rounds.append(meant | {"limit": limit, "reached": reached, "ratio": reached / limit})
+        show(f"round {len(rounds)}", rounds[-1], f"{summary['lag']['mean']:6.1f}")
+    middle = {name: median(each[name] for each in rounds) for name in rounds[0]}
+    show("median", middle)
     with others_busy(cfg):
         together = measure(cfg, args.budget)
-    # The machine may be shared: the cost that counts is the mean of before and after the run.
-    costs = {name: (costs[name] + again[name]) / 2 for name in costs}
-    cores = len(os.sched_getaffinity(0))
-    limit, crowded = cores / sum(costs.values()), cores / sum(together.values())
-    reached = summary["steps_per_second"]
+    crowded = cores / sum(together.values())
+    show("all cores busy", together | {"limit": crowded, "reached": middle["reached"]})
+    print(json.dumps({"env": args.env, "rounds": rounds, "median": middle, "busy": together | {"limit": crowded}}))
 
-    print(f"{args.env}: {cfg.actors} actors x {cfg.envs_per_actor} environments, unrolls of {cfg.unroll_length}")
-    for name, cost in costs.items():
-        print(f"  {name:12} {cost * 1e6:9.2f} us per step, {together[name] * 1e6:9.2f} while the other cores work")
-    print(f"  limit        {limit:9,.0f} steps/s on {cores} cores, {crowded:9,.0f} when all of them work")
-    print(f"  real run     {reached:9,.0f} steps/s   lag {summary['lag']['mean']:.1f}")
-    print(f"  ratio        {reached / limit:9.2f}                    {reached / crowded:9.2f}")
-    result = {"env": args.env, "costs": costs, "limit": limit, "steps_per_second": reached, "ratio": reached / limit}
-    result |= {"costs_together": together, "limit_together": crowded, "ratio_together": reached / crowded}
-    print(json.dumps(result))
+
+def show(what: str, row: dict[str, float], more: str = "") -> None:
+    costs = "".join(f"{row[name] * 1e6:11.2f}" for name in ("environment", "inference", "learning"))
+    ratio = row["reached"] / row["limit"] if "ratio" not in row else row["ratio"]
+    print(f"  {what:19}{costs}  {row['limit']:20,.0f} {row['reached']:10,.0f} {ratio:6.2f}{more}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ arrays that share their leading axes (a `Dict` observation). Transition t reads:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -318,8 +318,7 @@ Drawn = Transitions | Sequences
 """What a replay hands out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Episode:
+class Episode(NamedTuple):
     """A finished training episode, as the environment rewarded it (before clipping or scaling)."""
 
     reward: float
@@ -331,6 +330,11 @@ def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
     if isinstance(trees[0], dict):
         return {key: map_tree(function, *(tree[key] for tree in trees)) for key in trees[0]}
     return function(*trees)
+
+
+def parts_of(tree: Tree) -> Iterable[Array]:
+    """The leaves of a tree, in order."""
+    return tree.values() if isinstance(tree, dict) else (tree,)
 
 
 def empty_tree(leading: tuple[int, ...], like: Tree) -> Tree:

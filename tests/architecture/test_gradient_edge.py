@@ -180,6 +180,14 @@ def test_hogwild_says_so_and_counts_every_update(stage: Any) -> None:
     assert (arrays["optimizer/mean_square"] != 1).any(), "the statistics are shared too"
 
 
+@pytest.mark.timeout(120)
+def test_who_comes_late_does_nothing(stage: Any) -> None:
+    """The run may be over before all its workers are up: what is saved last is what there is in the end."""
+    run = train("a3c", on="local", hogwild=True, run_dir=stage.run, **{**SMALL, "actors": 6, "total_steps": 200})
+    arrays, _ = load_role(Checkpoints(stage.run / "checkpoints", keep=1).newest_valid().path, "server", 0)  # type: ignore
+    assert 0 <= arrays["updates"].sum() - run.summary["updates"] <= 6
+
+
 def test_hogwild_is_refused_where_no_memory_is_shared(stage: Any) -> None:
     with pytest.raises(ThespisError, match="use --on local, not simulation"):
         train("a3c", on="simulation", hogwild=True, run_dir=stage.run, **SMALL)

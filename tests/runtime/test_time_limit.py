@@ -29,11 +29,10 @@ def test_processes_stop_after_seconds_and_say_what_they_took(stage: Any) -> None
     assert summary["exit_reason"] == "total_seconds"
     took = summary["processes"]
     assert {name: process["roles"] for name, process in took.items()} == {
-        "services": ["queue", "weights"], "learner": ["learner"], "actor": ["actor"], "evaluator": ["evaluator"],
+        "hub": ["queue", "weights", "learner"], "actor": ["actor"], "evaluator": ["evaluator"],
     }  # fmt: skip
-    for process in (took["learner"], took["actor"]):  # the others may not have been up by then
+    for process in (took["hub"], took["actor"]):  # the others may not have been up by then
         assert 0.0 < process["cpu_seconds"] < 10 * summary["wall_seconds"] and 10.0 < process["rss_mb"] < 4000.0
-    assert took["services"]["rss_mb"] < took["learner"]["rss_mb"], "a process without torch is not as big as one with"
     assert sum(summary["lag_counts"].values()) > 0
     assert 0.0 < sum(summary["roles"]["actor"]["busy"].values()) <= 1.0
 

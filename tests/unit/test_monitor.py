@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,12 @@ def learner(updates: int, lags: tuple[float, ...] = (1.0,), loss: float = 0.5) -
         edges={"learner.queue.sample": Traffic(1, 500, 0.5), "learner.weights.publish": Traffic(1, 8, 0.25)},
         waiting="learner.queue.sample",
     )
+
+
+def test_a_report_crosses_a_process_boundary() -> None:
+    report = actor(1, 2.0, 30, 0.5, 4.0, 8.0)
+    again = pickle.loads(pickle.dumps(report))
+    assert again == report and again.episodes == [Episode(4.0, 10), Episode(8.0, 10)]
 
 
 def test_a_row_covers_the_time_since_the_previous_one() -> None:

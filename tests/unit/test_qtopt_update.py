@@ -199,10 +199,13 @@ def test_actors_begin_after_the_offline_updates() -> None:
         await held.join(0, values(0.0), [("w", [1])])
         asked: list[Version | None] = []
 
-        async def pull(newer_than: Version | None) -> None:
-            asked.append(newer_than)
+        class Pull:
+            name = "pull"
 
-        first = PullAfter(pull, held.after, 3)  # type: ignore[arg-type]
+            async def __call__(self, newer_than: Version | None) -> None:
+                asked.append(newer_than)
+
+        first = PullAfter(Pull(), held.after, 3)  # type: ignore[arg-type]
         waiting = asyncio.create_task(first(None))
         await learn(held, 2)
         await settle()

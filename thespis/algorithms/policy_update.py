@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from thespis.algorithms.rewards import ReturnScale, shape_rewards
-from thespis.networks.acting import export_weights, load_weights
+from thespis.networks.acting import copy_weights, weight_views
 from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors
 from thespis.networks.policies import ActorCritic, Output, PolicyNetwork, final_values
 from thespis.types import Array, Unroll, map_tree
@@ -49,6 +49,7 @@ class PolicyUpdate(Generic[Settings]):
     def __init__(self, network: PolicyNetwork, cfg: Settings) -> None:
         self.network = network
         self.parameters = list(network.parameters())
+        self._views = weight_views(network)
         self._cfg = cfg
         self._return_scale = ReturnScale()
 
@@ -59,10 +60,10 @@ class PolicyUpdate(Generic[Settings]):
 
     def weights(self) -> dict[str, Array]:
         """Copies of the network's parameters and buffers, by name."""
-        return export_weights(self.network)
+        return {name: view.copy() for name, view in self._views.items()}
 
     def load(self, weights: dict[str, Array]) -> None:
-        load_weights(self.network, weights)
+        copy_weights(weights, self._views)
 
     def state(self) -> dict[str, Array]:
         """What must be saved beside the weights: the statistics that rewards are normalised by."""

@@ -62,7 +62,11 @@ class Config(Experiment):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {"total_steps": 400_000},  # twice what it takes; the learning rate anneals over it
+    "CartPole-v1": {  # the learning rate anneals over all steps
+        "total_steps": 400_000,
+        "envs_per_actor": 64,
+        "optimizer": {"learning_rate": 5e-3},
+    },
     "thespis/Memory-v0": {  # unrolls of two episodes, so that cue and question are in one
         "total_steps": 300_000,
         "envs_per_actor": 16,
@@ -100,7 +104,7 @@ def build_actor(ctx: Context, cfg: Config, insert: Any, pull: Any) -> roles.Acto
 
     envs = environments(ctx, cfg, cfg.envs_per_actor)
     return_discount = cfg.discount if cfg.reward.normalize else None
-    return roles.Actor(ctx, envs, local_policy(ctx, cfg, pull), insert, cfg.unroll_length, return_discount)
+    return roles.Actor(ctx, envs, local_policy(ctx, cfg, pull, ahead=True), insert, cfg.unroll_length, return_discount)
 
 
 def build_learner(ctx: Context, cfg: Config, sample: Any, publish: Any) -> roles.Learner:
@@ -116,18 +120,10 @@ def build_learner(ctx: Context, cfg: Config, sample: Any, publish: Any) -> roles
 
 def program(cfg: Config) -> Program:
     p = Program("impala")
-    services: dict[str, Any] = {"process": "services", "near": "learner", "restarts": 3}
-    queue = p.add("queue", roles.Replay.queue, capacity=cfg.queue_capacity, **services)
-    weights = p.add("weights", roles.WeightStore, hold_back=cfg.forced_lag, **services)
-    p.add(
-        "learner",
-        build_learner,
-        cfg,
-        queue.edge("sample", items=cfg.batch_unrolls),
-        weights.edge("publish"),
-        near="learner",
-        restarts=3,
-    )
+    home: dict[str, Any] = {"process": "hub", "near": "learner", "restarts": 3}
+    queue = p.add("queue", roles.Replay.queue, capacity=cfg.queue_capacity, **home)
+    weights = p.add("weights", roles.WeightStore, hold_back=cfg.forced_lag, **home)
+    p.add("learner", build_learner, cfg, queue.edge("sample", items=cfg.batch_unrolls), weights.edge("publish"), **home)
     for _ in range(cfg.actors):
         p.add("actor", build_actor, cfg, queue.edge("insert"), weights.edge("pull"), actor=True, restarts=3)
     add_evaluator(p, cfg, weights)

@@ -85,9 +85,9 @@ def network(cfg: NetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
     return init_network(build, seed)
 
 
-def local_policy(ctx: Context, cfg: HasNetwork, pull: Pull) -> LocalPolicy:
+def local_policy(ctx: Context, cfg: HasNetwork, pull: Pull, ahead: bool = False) -> LocalPolicy:
     """A policy that pulls its weights."""
-    return LocalPolicy(ctx, stepper(ctx, cfg), pull)
+    return LocalPolicy(ctx, stepper(ctx, cfg), pull, ahead)
 
 
 def stepper(ctx: Context, cfg: HasNetwork) -> Stepper:

@@ -178,13 +178,14 @@ class Environments:
         return copy
 
     def _finish(self, over: Array) -> list[Episode]:
-        indices = over.nonzero()[0]
-        returns, lengths = self._returns[indices].tolist(), self._lengths[indices].tolist()
-        self._returns[indices] = 0.0
+        returns, lengths, ended = self._returns, self._lengths, []
         # The reset row of next-step autoreset will add one, to no step taken.
-        self._lengths[indices] = -1 if self._mode is AutoresetMode.NEXT_STEP else 0
-        self._episodes[indices] += 1
-        return [Episode(reward, length) for reward, length in zip(returns, lengths, strict=True)]
+        begin = -1 if self._mode is AutoresetMode.NEXT_STEP else 0
+        for env in over.nonzero()[0].tolist():  # seldom more than a few, so faster than by arrays
+            ended.append(Episode(returns.item(env), lengths.item(env)))
+            returns[env], lengths[env] = 0.0, begin
+            self._episodes[env] += 1
+        return ended
 
     def _check_flags(self, terminated: Any, truncated: Any) -> None:
         for flags in (terminated, truncated):

@@ -142,6 +142,7 @@ class PullAll:
 
     def __init__(self, ctx: Context, network: HasParameters, pulls: Sequence[PullSlice]) -> None:
         self._ctx, self._pulls, self._layout = ctx, pulls, layout(network)
+        self.name = pulls[0].name
         size = sum(math.prod(shape) for _, shape in self._layout)
         self._bounds = cut(size, len(pulls))
         self._flat: Array = np.empty(size, np.float32)
@@ -167,6 +168,7 @@ class PullAfter:
 
     def __init__(self, pull: PullAll, after: After, updates: int) -> None:
         self._pull, self._after, self._updates = pull, after, updates
+        self.name = pull.name
 
     async def __call__(self, newer_than: Version | None) -> Versioned | None:
         if newer_than is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from thespis.envs.autoreset import EnvStep
-from thespis.types import Acted, Array, Inputs, State, Tree, Unroll, Version, empty_tree, map_tree
+from thespis.types import Acted, Array, Inputs, State, Tree, Unroll, Version, empty_tree, map_tree, parts_of
 
 
 class UnrollWriter:
@@ -88,12 +88,10 @@ class UnrollWriter:
         self._unroll.inputs.last_reward[0] = inputs.last_reward
 
     def _put(self, inputs: Inputs) -> None:
-        def put(store: Array, value: Array) -> None:
-            store[self._t] = value
-
-        stored = self._unroll.inputs
-        map_tree(put, stored.obs, inputs.obs)
-        stored.first[self._t] = inputs.first
+        stored, t = self._unroll.inputs, self._t
+        for store, value in zip(parts_of(stored.obs), parts_of(inputs.obs), strict=True):
+            store[t] = value
+        stored.first[t] = inputs.first
 
     def _keep_finals(self, final_obs: Tree, truncated: Array) -> None:
         (envs,) = np.nonzero(truncated)

@@ -22,7 +22,7 @@ class Stepper:
         self._distribution = network.distribution
         self._fast: NumpyPolicy | None = None
         self._looked = False
-        self._views: dict[str, Array] = {name: value.numpy() for name, value in network.state_dict().items()}
+        self._views = weight_views(network)
 
     def initial_state(self, batch: int) -> State:
         """Recurrent state of `batch` environments at an episode start."""
@@ -70,14 +70,19 @@ class Stepper:
         copy_weights(weights, self._views)
 
 
+def weight_views(network: PolicyNetwork) -> dict[str, Array]:
+    """The memory of all parameters and buffers, by name."""
+    return {name: value.numpy() for name, value in network.state_dict().items()}
+
+
 def export_weights(network: PolicyNetwork) -> dict[str, Array]:
     """Copies of all parameters and buffers, by name."""
-    return {name: value.detach().cpu().numpy().copy() for name, value in network.state_dict().items()}
+    return {name: view.copy() for name, view in weight_views(network).items()}
 
 
 def load_weights(network: PolicyNetwork, weights: dict[str, Array]) -> None:
     """The inverse of `export_weights`, in place."""
-    copy_weights(weights, {name: value.numpy() for name, value in network.state_dict().items()})
+    copy_weights(weights, weight_views(network))
 
 
 def copy_weights(weights: dict[str, Array], views: dict[str, Array]) -> None:

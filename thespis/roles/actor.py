@@ -27,7 +27,7 @@ class Policy(Protocol):
 
     def initial_state(self, batch: int) -> State: ...
 
-    async def refresh(self) -> None: ...
+    async def refresh(self, anew: bool = False) -> None: ...
 
     async def act(self, inputs: Inputs, state: State) -> Acted: ...
 
@@ -48,12 +48,13 @@ class Insert(Protocol):
 
 @dataclass(slots=True)
 class Group:
-    """Environments that step together: what they see, in which state, and who writes it down."""
+    """Environments that step together: what they see, in which state, and who writes it down since when."""
 
     envs: Environments
     inputs: Inputs
     state: State
     writer: Writer
+    since: float
     handed: asyncio.Task[None] | None = None
 
 
@@ -115,7 +116,7 @@ class Actor:
             obs = envs.reset(self._ctx.seed(f"envs {number}" if number else "envs"))
         inputs, state = first_inputs(obs, envs), self._policy.initial_state(envs.num_envs)
         writer = self._writer or UnrollWriter(self._length, inputs, state, self._return_discount)
-        return Group(envs, inputs, state, writer)
+        return Group(envs, inputs, state, writer, self._ctx.now())
 
     async def _ask(self, group: Group) -> tuple[Acted, Version]:
         version = self._policy.version
@@ -134,12 +135,17 @@ class Actor:
 
     async def _hand_over(self, group: Group, unroll: Unroll) -> None:
         assert self._insert is not None
-        self._ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
+        ctx, made = self._ctx, self._ctx.now()
+        ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
         if group.handed is not None:
-            await self._ctx.wait(self._insert.name, group.handed)
-        group.handed = self._ctx.ahead(self._insert(unroll))
-        await self._policy.refresh()
+            await ctx.wait(self._insert.name, group.handed)
+        group.handed = ctx.ahead(self._insert(unroll))
+        # Who waits for longer than an unroll takes is not in a hurry: what was asked for before is old by now.
+        await self._policy.refresh(anew=ctx.now() - made > made - group.since)
+        # Let what was handed over or asked for leave before the next step blocks this process.
+        await asyncio.sleep(0)
         self._prepare()
+        group.since = ctx.now()
 
     def _prepare(self) -> None:
         if self._before_unroll is not None:
@@ -156,7 +162,7 @@ def first_inputs(obs: Tree, envs: Environments) -> Inputs:
 def next_inputs(step: EnvStep, actions: Array) -> Inputs:
     """What a policy is given after a step; an episode that opens has no last action or reward."""
     first = step.first
-    if not first.any():
+    if not np.count_nonzero(first):  # faster than .any()
         return Inputs(step.obs, first, actions, step.rewards)
     keep = ~first
     shaped = keep.reshape(-1, *(1,) * (actions.ndim - 1))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,17 +21,24 @@ if TYPE_CHECKING:
 class Pull(Protocol):
     """The edge to a weight store: newer weights, or None."""
 
-    def __call__(self, newer_than: Version | None, /) -> Awaitable[Versioned | None]: ...
+    name: str
+
+    def __call__(self, newer_than: Version | None, /) -> Coroutine[Any, Any, Versioned | None]: ...
 
 
 class LocalPolicy:
-    """Acts with one version until `refresh`; an actor that refreshes between unrolls never mixes two in one."""
+    """Acts with one version until `refresh`; an actor that refreshes between unrolls never mixes two in one.
+
+    `ahead`: each refresh also asks for the weights that the next one adopts. An actor then need not wait for them, and
+    they are those of an unroll earlier.
+    """
 
     name = "itself"
 
-    def __init__(self, ctx: Context, stepper: Stepper, pull: Pull) -> None:
-        self._ctx, self._stepper, self._pull = ctx, stepper, pull
+    def __init__(self, ctx: Context, stepper: Stepper, pull: Pull, ahead: bool = False) -> None:
+        self._ctx, self._stepper, self._pull, self._ahead = ctx, stepper, pull, ahead
         self._version: Version | None = None
+        self._asked: asyncio.Task[Versioned | None] | None = None
 
     @property
     def version(self) -> Version:
@@ -40,12 +48,15 @@ class LocalPolicy:
     def initial_state(self, batch: int) -> State:
         return self._stepper.initial_state(batch)
 
-    async def refresh(self) -> None:
-        """Adopt the newest weights; the first time, wait until there are any."""
-        newer = await self._pull(self._version)
+    async def refresh(self, anew: bool = False) -> None:
+        """Adopt the newest weights; the first time, wait until there are any. `anew`: not those asked for before."""
+        asked = None if anew else self._asked
+        newer = await (self._pull(self._version) if asked is None else self._ctx.wait(self._pull.name, asked))
         if newer is not None and (self._version is None or newer.version > self._version):
             self._stepper.load(newer.weights)
             self._version = newer.version
+        if self._ahead:
+            self._asked = self._ctx.ahead(self._pull(self._version))
 
     def explore(self, epsilon: float | Array) -> None:
         """Set how often action values are not followed, for all environments or for each."""
@@ -85,7 +96,7 @@ class RemotePolicy:
         self._environments += batch
         return (np.arange(start, start + batch),)
 
-    async def refresh(self) -> None:
+    async def refresh(self, anew: bool = False) -> None:
         """Whoever acts has the newest weights."""
 
     async def act(self, inputs: Inputs, state: State) -> Acted:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -81,6 +82,16 @@ class Report:
     away: bool = False
     rss_mb: float = 0.0
     cpu_seconds: float = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # There may be hundreds of episodes, and a pickle takes long over an object, not over a number.
+        told = {name: getattr(self, name) for name in self.__slots__}
+        return _report, (told | {"episodes": [*chain.from_iterable(self.episodes)]},)
+
+
+def _report(told: dict[str, Any]) -> Report:
+    numbers = iter(told["episodes"])
+    return Report(**told | {"episodes": list(map(Episode, numbers, numbers))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +226,12 @@ class Context:
         """
         each = 1.0 if weight is None else weight / behind.size
         self.record("lag", float(behind.mean()), maximum=float(behind.max()), weight=each * behind.size)
-        # All but the three highest bits are left out: four quarters for each power of two, and they stand in a row.
-        coarse = np.maximum(np.frexp(behind)[1] - 3, 0)
-        quarters = np.bincount(4 * coarse + (behind >> coarse))
         lags = self._report.lags
+        if behind.max() >= 8:
+            # All but the three highest bits are left out: four quarters for each power of two, and they stand in a row.
+            coarse = np.maximum(np.frexp(behind)[1] - 3, 0)
+            behind = 4 * coarse + (behind >> coarse)
+        quarters = np.bincount(behind)
         for quarter in quarters.nonzero()[0].tolist():
             lag = quarter if quarter < 8 else (quarter % 4 + 4) << (quarter // 4 - 1)
             lags[lag] = lags.get(lag, 0) + round(float(quarters[quarter]) * each)

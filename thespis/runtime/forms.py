@@ -1,12 +1,15 @@
 """Messages of a form that was sent before: only what differs travels, and nothing is pickled.
 
-An actor that asks for actions sends the same arrays thousands of times a second, with other numbers in them. For a few
-environments the pickle around them costs more than everything else on the way.
+An actor that asks for actions, hands over unrolls or takes weights sends the same arrays thousands of times a second,
+with other numbers in them. For small ones the pickle around them costs more than everything else on the way.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +20,16 @@ from thespis.types import Array, Stream
 _MOST = 64
 """Forms that a line remembers; what comes after them is pickled as ever."""
 _ALIGN = 8
-_FIXED = (str, bool, type(None), Stream)
+_FIXED = frozenset((str, bool, type(None), Stream))
+"""What is part of the form: who says it, and words and switches that hardly ever change."""
+_NUMBERS = {int: "q", float: "d"}
 
 
 class Parts(NamedTuple):
     """A message taken apart: `key` is what all messages of its form share, `numbers` and `arrays` what differs."""
 
     key: tuple[Any, ...]
-    numbers: list[int]
+    numbers: list[int | float]
     arrays: list[Array]
 
 
@@ -35,31 +40,72 @@ def take_apart(message: Any) -> Parts | None:
         if type(content) is Call:
             given: Any = content.args
             key: list[Any] = [content.caller, content.service, content.method]
-            numbers = [number, content.sequence, content.settled]
+            numbers: list[int | float] = [number, content.sequence, content.settled]
         else:
             (given,) = content
-            key, numbers = [type(given)], [number]
+            key, numbers = [], [number]
     except (TypeError, ValueError):
         return None
-    if not isinstance(given, tuple):
+    arrays: list[Array] = []
+    if not _collect(given, key, numbers, arrays) or not arrays:
         return None
-    arrays = []
-    for part in given:
-        kind = type(part)
-        if kind is np.ndarray:
-            dtype = part.dtype
-            if dtype.kind not in "biuf" or not part.flags.c_contiguous:
-                return None
-            arrays.append(part)
-            key += dtype, part.shape
-        elif kind is int:
-            numbers.append(part)
-            key.append(int)
-        elif kind in _FIXED:
-            key.append(part)
-        else:
-            return None
-    return Parts(tuple(key), numbers, arrays) if arrays else None
+    return Parts(tuple(key), numbers, arrays)
+
+
+def _collect(value: Any, key: list[Any], numbers: list[int | float], arrays: list[Array]) -> bool:
+    """Add the parts of `value`; False if it is not only made of what a form can be made of."""
+    kind = type(value)
+    if kind is np.ndarray:
+        dtype = value.dtype
+        if dtype.kind not in "biuf" or not value.flags.c_contiguous:
+            return False
+        arrays.append(value)
+        key += dtype, value.shape
+        return True
+    if kind in _NUMBERS:
+        numbers.append(value)
+        key.append(kind)
+        return True
+    if kind in _FIXED:
+        key.append(value)
+        return True
+    if kind is dict:
+        key += dict, tuple(value)
+        held: Any = value.values()
+    elif issubclass(kind, tuple | list):
+        key += kind, len(value)
+        held = value
+    elif is_dataclass(kind):
+        key.append(kind)
+        held = [getattr(value, name) for name in _names(kind)]
+    else:
+        return False
+    return all(_collect(part, key, numbers, arrays) for part in held)
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+class _Number:
+    """Stands where a number is."""
+
+
+class _Place(NamedTuple):
+    """Stands where an array is."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+
+
+class _Built(NamedTuple):
+    """Stands where something made of other parts is."""
+
+    kind: Any
+    keys: tuple[Any, ...]
+    parts: list[Any]
 
 
 class Form:
@@ -69,36 +115,57 @@ class Form:
         content = message[1]
         self.number, self.size = number, 0
         self.offsets: list[int] = []
-        self._call = content if type(content) is Call else None
-        given = content.args if self._call is not None else content[0]
-        self._made = None if type(given) is tuple else type(given)
-        self._parts: list[Any] = []
-        for part in given:
-            if type(part) is np.ndarray:
-                self._parts.append((part.shape, part.dtype, self.size))
-                self.offsets.append(self.size)
-                self.size += -(-part.nbytes // _ALIGN) * _ALIGN
-            else:
-                self._parts.append(int if type(part) is int else part)
-        self.numbers = struct.Struct(f"<{(3 if self._call else 1) + self._parts.count(int)}q")
+        self._call = content._replace(args=()) if type(content) is Call else None
+        self._numbers = "qqq" if self._call is not None else "q"
+        self._plan = self._planned(content.args if self._call is not None else content[0])
+        self.numbers = struct.Struct(f"<{self._numbers}")
+
+    def _planned(self, value: Any) -> Any:
+        """What `value` is made of, with places where each message has something else."""
+        kind: Any = type(value)
+        if kind is np.ndarray:
+            place = _Place(value.shape, value.dtype, self.size)
+            self.offsets.append(self.size)
+            self.size += -(-value.nbytes // _ALIGN) * _ALIGN
+            return place
+        if kind in _NUMBERS:
+            self._numbers += _NUMBERS[kind]
+            return _Number
+        if kind in _FIXED:
+            return value
+        if kind is dict:
+            return _Built(kind, tuple(value), [self._planned(part) for part in value.values()])
+        held = value if issubclass(kind, tuple | list) else [getattr(value, name) for name in _names(kind)]
+        return _Built(kind, (), [self._planned(part) for part in held])
 
     def make(self, frame: bytes, at: int, memory: Any) -> Any:
         """The message with the numbers at `at` of a frame, and arrays that are views of `memory`."""
-        numbers = self.numbers.unpack_from(frame, at)
-        call, used = self._call, 1 if self._call is None else 3
-        parts = []
-        for part in self._parts:
-            if type(part) is tuple:
-                shape, dtype, offset = part
-                parts.append(np.ndarray(shape, dtype, memory, offset))
-            elif part is int:
-                parts.append(numbers[used])
-                used += 1
-            else:
-                parts.append(part)
-        if call is not None:
-            return numbers[0], Call(call.caller, numbers[1], numbers[2], call.service, call.method, tuple(parts))
-        return numbers[0], (tuple(parts) if self._made is None else self._made(*parts),)
+        numbers = iter(self.numbers.unpack_from(frame, at))
+        number, call = next(numbers), self._call
+        if call is None:
+            return number, (_made(self._plan, numbers, memory),)
+        sequence, settled = next(numbers), next(numbers)
+        args = _made(self._plan, numbers, memory)
+        return number, Call(call.caller, sequence, settled, call.service, call.method, args)
+
+
+def _made(plan: Any, numbers: Iterator[int | float], memory: Any) -> Any:
+    """What a plan says, with these numbers and arrays in its places."""
+    kind = type(plan)
+    if kind is _Place:
+        return np.ndarray(plan.shape, plan.dtype, memory, plan.offset)
+    if plan is _Number:
+        return next(numbers)
+    if kind is not _Built:
+        return plan
+    parts = [_made(part, numbers, memory) for part in plan.parts]
+    if plan.kind is list:
+        return parts
+    if plan.kind is tuple:
+        return tuple(parts)
+    if plan.kind is dict:
+        return dict(zip(plan.keys, parts, strict=True))
+    return plan.kind(*parts)
 
 
 class Forms:

@@ -161,9 +161,14 @@ class Supervisor:
             roles=cloudpickle.dumps(specs),
             identities=[self._identity(spec) for spec in specs],
             homes=self._homes,
-            forwarders=frozenset(spec.key for spec in self._program.roles if getattr(spec.kind, "FORWARDS", False)),
+            forwarders=frozenset(spec.key for spec in self._program.roles if self._forwards(spec)),
             restore=restore,
         )
+
+    def _forwards(self, spec: RoleSpec) -> bool:
+        """Whether it only passes things on; one of its own process takes them from it as they are."""
+        callers = (caller.process for caller, _ in self._program.incoming(*spec.key))
+        return getattr(spec.kind, "FORWARDS", False) and spec.process not in callers
 
     def _identity(self, spec: RoleSpec) -> Identity:
         return Identity(
@@ -209,7 +214,9 @@ class Supervisor:
         if self._stopping or self._session.stop_reason is not None:
             return
         specs = self._program.processes[member.name]
-        what, trace, blame_user = member.failure or (f"{' and '.join(map(str, specs))} {member.ending}", "", False)
+        roles = ", ".join(map(str, specs))
+        who = roles if len(specs) == 1 else f"{member.name} ({roles})"
+        what, trace, blame_user = member.failure or (f"{who} {member.ending}", "", False)
         done = self._restarts[member.name]
         if blame_user or done >= shared(specs):
             after = f" (after {done} restarts)" if done else ""
@@ -286,20 +293,30 @@ class Supervisor:
         """Stop the workers, keep what they learned, judge it, let everybody close."""
         session = self._session
         crashed = session.stop_reason in ("error", "stalled")
+        self._drop_late()
+        late = self._absent()
         await self._ask_all(self._up(), "halt", seconds=_HALT_SECONDS)
         hasty = crashed or session.stop_reason == "interrupted"
         if self._saving is not None:
             if hasty:
                 self._saving.cancel()
             await asyncio.gather(self._saving, return_exceptions=True)
-        if not hasty:
+        if late and not hasty:
             await self._all_up()
+            await self._ask_all(self._up(), "halt", seconds=_HALT_SECONDS)
         if session.monitor.updates:
             await self._save(_HASTY_SAVE_SECONDS if hasty else _SAVE_SECONDS)
         if not crashed and session.stop_reason != "interrupted":
             self._judging = asyncio.create_task(self._evaluate())
             await asyncio.gather(self._judging, return_exceptions=True)
         await self._ask_all(self._up(), "exit", seconds=_EXIT_SECONDS)
+
+    def _drop_late(self) -> None:
+        """Who is not up yet would begin to work after the end; some have something to keep, or are to judge it."""
+        judges = {spec.process for spec in self._program.roles if hasattr(spec.kind, "evaluate")}
+        for home, member in self._members.items():
+            if not member.up and home not in judges and home not in self._keepers:
+                member.kill()
 
     async def _all_up(self) -> None:
         """A short run can be over before all its processes are up, and what they keep belongs to a checkpoint."""
