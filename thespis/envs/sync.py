@@ -17,6 +17,8 @@ from thespis.types import Array, Tree
 OnEnv = Callable[[int, int, int], None]
 SEEDS = 2**31
 """Seeds stay below this: numpy's RandomState and many simulators in C take no larger ones."""
+_NUMBERS, _FLAGS = (int, float, np.number, np.bool_), (bool, np.bool_)
+"""What a reward may be, and an end."""
 
 
 class SyncVector(VectorEnv[Any, Any, Any]):
@@ -97,11 +99,11 @@ class SyncVector(VectorEnv[Any, Any, Any]):
             obs, reward, terminated, truncated, _ = self.envs[index].step(action)
         except Exception as error:
             raise self._error(index, f"step raised {type(error).__name__}: {error}") from error
-        if not isinstance(reward, int | float | np.number | np.bool_):
+        if not isinstance(reward, _NUMBERS):
             shape = f" of shape {reward.shape}" if isinstance(reward, np.ndarray) else ""
             raise self._error(index, f"reward is a {type(reward).__name__}{shape}, not a number")
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(flag, bool | np.bool_):
+            if not isinstance(flag, _FLAGS):
                 raise self._error(index, f"{name} is {flag!r}, not a bool")
         self._rewards[index] = reward
         self._terminated[index], self._truncated[index] = terminated, truncated

@@ -62,8 +62,9 @@ class Categorical:
         return F.one_hot(actions, self.features).float()
 
     def _choose(self, params: Array, index: Array) -> tuple[Array, Array]:
-        shifted = params - params.max(-1, keepdims=True)
-        logp = shifted[np.arange(len(index)), index] - np.log(np.exp(shifted).sum(-1))
+        # The reductions of numpy's ufuncs: the methods of arrays add as much again for a few rows.
+        shifted = params - np.maximum.reduce(params, -1, keepdims=True)
+        logp = shifted[np.arange(len(index)), index] - np.log(np.add.reduce(np.exp(shifted), -1))
         return index, logp
 
 

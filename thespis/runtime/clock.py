@@ -18,7 +18,7 @@ from thespis.runtime.process import Status
 
 T = TypeVar("T")
 
-_YIELD_SECONDS = 0.02
+_YIELD_SECONDS = 0.05
 """How long a role may work before the process looks at its sockets: a stop is then never far away."""
 
 

@@ -26,8 +26,6 @@ from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.process import Status, peak_memory_mb
 from thespis.sealed import seal, unseal
 
-_FLUSH_SECONDS = 0.05
-"""How stale the supervisor's numbers may be: it decides when to stop from them."""
 _WEIGH_SECONDS = 1.0
 """How often a process looks how much memory it has: that takes longer than a report."""
 _COPIED_SHARE = 0.25
@@ -39,7 +37,7 @@ class Start:
     """All a process needs to become its roles.
 
     `homes`: which process serves each role. `forwarders`: services that do not look inside what they are given.
-    `restore`: the checkpoint to go on from.
+    `restore`: the checkpoint to go on from. `report_seconds`: how often to say what was done.
     """
 
     path: list[str]
@@ -48,6 +46,7 @@ class Start:
     homes: dict[tuple[str, int], str]
     forwarders: frozenset[tuple[str, int]]
     restore: Path | None
+    report_seconds: float
 
 
 class Line(Protocol):
@@ -94,7 +93,7 @@ class Host:
         for key, role in self._roles.items():
             if hasattr(role, "run"):
                 self._workers.append(loop.create_task(self._work(key, role)))
-        self.spawn(self._flush_often())
+        self.spawn(self._flush_often(start.report_seconds))
 
     # -- roles ------------------------------------------------------------------------------------
 
@@ -248,10 +247,10 @@ class Host:
 
     # -- reports ----------------------------------------------------------------------------------
 
-    async def _flush_often(self) -> None:
+    async def _flush_often(self, seconds: float) -> None:
         while True:
-            await asyncio.sleep(_FLUSH_SECONDS)
             self.flush()
+            await asyncio.sleep(seconds)
 
     def flush(self) -> None:
         reports = [ctx.take_report() for ctx in self._contexts]

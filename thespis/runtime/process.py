@@ -23,6 +23,7 @@ from thespis.runtime.control import Control
 
 _PR_SET_PDEATHSIG = 1
 _STATUS = struct.Struct("<diiqq")  # since when, working (1) or not (0), env + 1 (0: not known), episode, step
+_SINCE, _WORKING, _PLACE = struct.Struct("<di"), struct.Struct("<i"), struct.Struct("<iqq")  # its parts
 ARENA_BYTES = 4 << 30
 ENVIRONMENT = {
     # Each process is one worker among several: numpy's matrix product must not spread over their cores as well.
@@ -49,14 +50,13 @@ class Status:
         self._page = mmap.mmap(descriptor, mmap.PAGESIZE)
 
     def begin(self) -> None:
-        _, _, env, episode, step = self._read()
-        _STATUS.pack_into(self._page, 0, time.monotonic(), 1, env, episode, step)
+        _SINCE.pack_into(self._page, 0, time.monotonic(), 1)
 
     def end(self) -> None:
-        struct.pack_into("<i", self._page, 8, 0)
+        _WORKING.pack_into(self._page, 8, 0)
 
     def locate(self, env: int, episode: int, step: int) -> None:
-        struct.pack_into("<iqq", self._page, 12, env + 1, episode, step)
+        _PLACE.pack_into(self._page, 12, env + 1, episode, step)
 
     def stuck(self, limit: float) -> str | None:
         """Where the process is, if it has been stepping one environment for longer than `limit` seconds."""

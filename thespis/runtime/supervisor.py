@@ -25,6 +25,10 @@ from thespis.runtime.host import Start
 from thespis.runtime.session import Session
 
 _TICK_SECONDS = 0.1
+_REPORT_SECONDS = 0.05
+"""How stale the numbers of a process may be: from them it is decided when to stop."""
+_MOST_REPORTS = 100
+"""Reports a second from all processes together: with more, a hundred actors would do little else on a few cores."""
 _BACK_OFF = (0.5, 1.0, 2.0, 4.0, 8.0)
 _HALT_SECONDS, _HASTY_SAVE_SECONDS, _EXIT_SECONDS = 3.0, 4.0, 2.0
 _SAVE_SECONDS = 120.0
@@ -163,6 +167,7 @@ class Supervisor:
             homes=self._homes,
             forwarders=frozenset(spec.key for spec in self._program.roles if self._forwards(spec)),
             restore=restore,
+            report_seconds=max(_REPORT_SECONDS, len(self._homes) / _MOST_REPORTS),
         )
 
     def _forwards(self, spec: RoleSpec) -> bool:
