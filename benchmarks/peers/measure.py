@@ -66,10 +66,11 @@ class Run:
         assert self._process.stdout is not None
         with self._process.stdout as output:
             for line in output:
-                if line.startswith('{"steps"'):
-                    self.lines.append(json.loads(line))
+                told = _told(line)
+                if told is not None:
+                    self.lines.append(told)
                     if self.first_line is None:
-                        self.first_line = time.monotonic() - self._started - self.lines[0]["seconds"]
+                        self.first_line = time.monotonic() - self._started - told["seconds"]
                 elif line.strip():
                     self.said = [*self.said[-20:], line.strip()]
 
@@ -118,6 +119,17 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+def _told(line: str) -> dict[str, Any] | None:
+    """What a driver reports in a line; None if somebody else wrote it, or wrote into it."""
+    if not line.startswith('{"steps"'):
+        return None
+    try:
+        told: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return told
 
 
 def _proportional_kb(pid: int) -> int | None:
