@@ -27,7 +27,8 @@ def page(results: Results, versions: Mapping[str, str], failed: Mapping[str, str
     for number, entry in enumerate(shown):
         cells = [cell for made in columns for cell in made[number]]
         rows.append([f"{entry.label}", entry.said, *cells, _memory(results, entry)])
-    parts = [f"Measured on {machine}.", table(head, rows), "Versions: " + _versions(versions) + "."]
+    parts = [f"Measured on {machine}.", table(head, rows), "¹ Fewer than three runs."]
+    parts.append("Versions: " + _versions(versions) + ".")
     parts += [f"- {label}: {reason}" for label, reason in _failures(results, failed)]
     return "\n\n".join(parts)
 
@@ -60,7 +61,7 @@ def _speed(runs: Runs) -> tuple[float | None, str]:
     speeds = [run["steps_per_second"] for run in runs if run.get("steps_per_second") and "error" not in run]
     if not speeds:
         return None, "failed" if runs else "–"
-    return median(speeds), f"{median(speeds):,.0f}"
+    return median(speeds), f"{median(speeds):,.0f}{_mark(runs)}"
 
 
 def _solved(runs: Runs) -> tuple[float | None, str]:
@@ -73,7 +74,12 @@ def _solved(runs: Runs) -> tuple[float | None, str]:
     text = "" if len(seconds) == len(runs) else f" ({len(seconds)} of {len(runs)} runs)"
     if middle == float("inf"):
         return None, f"not reached{text}"
-    return middle, f"{middle:.1f}{text}"
+    return middle, f"{middle:.1f}{text}{_mark(runs)}"
+
+
+def _mark(runs: Runs) -> str:
+    """A median of three needs none."""
+    return "" if len(runs) >= 3 else "¹"
 
 
 def _memory(results: Results, entry: Entry) -> str:

@@ -85,7 +85,7 @@ def test_ratios_are_to_the_best_of_ours() -> None:
     text = page(
         kept(
             impala__speed=[{"steps_per_second": 100.0}],
-            impala_64__speed=[{"steps_per_second": 300.0}],
+            impala_1024__speed=[{"steps_per_second": 300.0}],
             appo__speed=[{"steps_per_second": speed} for speed in (10.0, 30.0, 1000.0)],
             impala__solve=[{"seconds_to": 2.0}],
             appo__solve=[{"seconds_to": 10.0}, {"seconds_to": None}, {"seconds_to": 30.0}],
