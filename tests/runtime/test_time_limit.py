@@ -25,7 +25,8 @@ def test_the_simulation_stops_after_virtual_seconds(stage: Any) -> None:
 
 
 def test_processes_stop_after_seconds_and_say_what_they_took(stage: Any) -> None:
-    summary = train("impala", total_seconds=1.0, total_steps=10**9, run_dir=stage.run, **SMALL).summary
+    # Long enough for reports after the first update even where four such runs share two cores.
+    summary = train("impala", total_seconds=4.0, total_steps=10**9, run_dir=stage.run, **SMALL).summary
     assert summary["exit_reason"] == "total_seconds"
     took = summary["processes"]
     assert {name: process["roles"] for name, process in took.items()} == {
