@@ -190,14 +190,13 @@ def main() -> None:
     with others_busy(cfg):
         together = measure(cfg, args.budget)
     crowded = cores / sum(together.values())
-    show("all cores busy", together | {"limit": crowded, "reached": middle["reached"]})
+    show("all cores busy", middle | together | {"limit": crowded, "ratio": middle["reached"] / crowded})
     print(json.dumps({"env": args.env, "rounds": rounds, "median": middle, "busy": together | {"limit": crowded}}))
 
 
 def show(what: str, row: dict[str, float], more: str = "") -> None:
     costs = "".join(f"{row[name] * 1e6:11.2f}" for name in ("environment", "inference", "learning"))
-    ratio = row["reached"] / row["limit"] if "ratio" not in row else row["ratio"]
-    print(f"  {what:19}{costs}  {row['limit']:20,.0f} {row['reached']:10,.0f} {ratio:6.2f}{more}", flush=True)
+    print(f"  {what:19}{costs}  {row['limit']:20,.0f} {row['reached']:10,.0f} {row['ratio']:6.2f}{more}", flush=True)
 
 
 if __name__ == "__main__":

@@ -42,10 +42,8 @@ def main() -> None:
     args, settings = arguments()
     watch = Watch(Lines(args.until, args.seconds))
     if args.until is None:
-        # Presets end when the task is learned, sooner than the seconds are over, and their rates fall until then.
+        # Presets end when the task is learned, sooner than the seconds are over.
         settings["total_steps"] = 1_000_000_000
-        if args.algorithm == "impala" and args.env == "CartPole-v1":
-            settings["optimizer"] = {"learning_rate": 1e-3}  # one that may stay as it is
     with tempfile.TemporaryDirectory() as directory:
         more = {"env": args.env, "seed": args.seed, "eval_episodes": 0, "run_dir": Path(directory) / "run", **settings}
         launch(args.algorithm, defaults(args.algorithm, None, more), quiet=True, began=watch.began)

@@ -68,6 +68,9 @@ def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
     assert (told["restarts"], set(told["dropped"]) <= {"stale_priorities"}) == (0, True)
     travelled = {name for name, edge in told["edges"].items() if edge["bytes"]}
     assert travelled == {"actor.inference.act"}, "weights and unrolls stay where they are"
+    if on == "local":
+        took = told["processes"]
+        assert took["actor"]["rss_mb"] < took["hub"]["rss_mb"], "a process without torch is not as big as one with"
     if extra is PPO:
         assert told["lag"]["max"] == 0, "a round is of one version"
     if extra is R2D2:

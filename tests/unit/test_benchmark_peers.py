@@ -72,6 +72,18 @@ raise SystemExit("no such environment")
     assert not run.processes()
 
 
+@pytest.mark.timeout(60)
+def test_somebody_writes_into_a_drivers_line(tmp_path: Path) -> None:
+    text = """
+good = '{"steps": %d, "seconds": %d, "return": null}'
+for number in range(5):
+    print(good % (number, number), flush=True)
+    print(good % (9, 9) + "[a library] saved", flush=True)
+"""
+    found = measure(driver(tmp_path / "driver.py", text), seconds=3.0, until=None, more={})
+    assert "error" not in found and found["steps_per_second"] == 1.0
+
+
 def test_a_run_that_failed_says_why(tmp_path: Path) -> None:
     found = measure(driver(tmp_path / "driver.py", "raise SystemExit('out of luck')"), 1.0, None, {})
     assert found["error"] == "out of luck" and found["steps_per_second"] is None
