@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -209,11 +209,18 @@ def test_a_caller_settles_up_to_its_oldest_open_call() -> None:
 def test_a_stub_counts_what_it_carried() -> None:
     ctx = FakeContext(Identity("actor", 0, run_seed=0))
 
-    async def deliver(call: Call, edge: str) -> tuple[Any, int]:
-        return (edge, call.method, call.args), 123
+    def deliver(call: Call, edge: str, answered: Callable[[int], None]) -> asyncio.Future[Any]:
+        answered(123)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer.set_result((edge, call.method, call.args))
+        return answer
 
     stub = Stub(Caller(ctx), ("queue", 0), "insert", deliver)
-    answers = [asyncio.run(stub(1, 2)) for _ in range(2)]
+
+    async def ask() -> list[Any]:
+        return [await stub(1, 2), await ctx.ahead(stub(1, 2))]
+
+    answers = asyncio.run(ask())
     assert answers == [("actor.queue.insert", "insert", (1, 2))] * 2
     traffic = ctx.take_report().edges["actor.queue.insert"]
     assert (traffic.calls, traffic.bytes) == (2, 246)

@@ -21,12 +21,12 @@ INLINE = transport._INLINE
 class End:
     """One side of a connection, with what it received and what its arena lends."""
 
-    def __init__(self, arena: Arena, peer: PeerArena) -> None:
+    def __init__(self, sock: socket.socket, arena: Arena, peer: PeerArena) -> None:
         self.arena = arena
         self.got: list[Any] = []
         self.bytes: list[int] = []
         self.lost = 0
-        self.connection = Connection(arena, peer, self._received, self._on_lost)
+        self.connection = Connection(sock, arena, peer, self._received, self._on_lost)
 
     def _received(self, _: Connection, message: Any, nbytes: int) -> None:
         self.got.append(message)
@@ -59,10 +59,8 @@ def play(memory: Callable[[int], int], scene: Callable[[End, End], Awaitable[Non
 
     async def run() -> None:
         left, right = memory(size), memory(size)
-        one, two = End(Arena(left), PeerArena(right)), End(Arena(right), PeerArena(left))
-        loop = asyncio.get_running_loop()
-        for end, sock in zip((one, two), socket.socketpair(), strict=True):
-            await loop.create_connection(lambda end=end: end.connection, sock=sock)
+        here, there = socket.socketpair()
+        one, two = End(here, Arena(left), PeerArena(right)), End(there, Arena(right), PeerArena(left))
         try:
             await scene(one, two)
         finally:

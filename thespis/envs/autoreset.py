@@ -202,9 +202,10 @@ class Environments:
     def _check_rewards(self, raw: Any) -> Array:
         if type(raw) is not np.ndarray or raw.shape != self._row or raw.dtype.kind not in "fiub":
             raise _anywhere(f"the rewards are not an array of {self.num_envs} numbers")
-        finite = np.abs(raw) <= _LARGEST
-        if np.count_nonzero(finite) != self.num_envs:  # three times as fast as .all()
-            raise self._error(~finite, f"reward is {raw[~finite][0]}")
+        if not raw.dot(raw) <= _LARGEST:  # a third of the time of looking at each
+            fits = np.abs(raw) <= _LARGEST
+            if not fits.all():
+                raise self._error(~fits, f"reward is {raw[~fits][0]}")
         rewards: Array = raw if raw.dtype == np.float32 else raw.astype(np.float32)
         return rewards
 

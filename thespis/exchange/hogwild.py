@@ -7,8 +7,8 @@ beside what no waiting gains, as long as steps are small.
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine
-from typing import Any, Protocol
+from collections.abc import Awaitable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from thespis.types import Array, Layout, Version
 class JoinBlock(Protocol):
     name: str
 
-    def __call__(self, worker: int, values: Array, layout: Layout, /) -> Coroutine[Any, Any, Place]: ...
+    def __call__(self, worker: int, values: Array, layout: Layout, /) -> Awaitable[Place]: ...
 
 
 class Hogwild:

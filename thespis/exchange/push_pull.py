@@ -7,7 +7,7 @@ version. A pull over several servers is not one moment: what a worker then holds
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -33,25 +33,25 @@ class HasParameters(Protocol):
 class Join(Protocol):
     name: str
 
-    def __call__(self, worker: int, values: Array, layout: Layout, /) -> Coroutine[Any, Any, tuple[Slice, int]]: ...
+    def __call__(self, worker: int, values: Array, layout: Layout, /) -> Awaitable[tuple[Slice, int]]: ...
 
 
 class Push(Protocol):
     name: str
 
-    def __call__(self, wire: Array, stamp: Stamp, /) -> Coroutine[Any, Any, Slice | None]: ...
+    def __call__(self, wire: Array, stamp: Stamp, /) -> Awaitable[Slice | None]: ...
 
 
 class PullSlice(Protocol):
     name: str
 
-    def __call__(self, newer_than: Version | None, /) -> Coroutine[Any, Any, Slice | None]: ...
+    def __call__(self, newer_than: Version | None, /) -> Awaitable[Slice | None]: ...
 
 
 class After(Protocol):
     name: str
 
-    def __call__(self, updates: int, /) -> Coroutine[Any, Any, None]: ...
+    def __call__(self, updates: int, /) -> Awaitable[None]: ...
 
 
 class PushPull:

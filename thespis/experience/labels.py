@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from thespis.runtime.context import Context
 from thespis.types import Labelled, Version, lags
@@ -15,7 +15,7 @@ class Sample(Protocol):
 
     name: str
 
-    def __call__(self, items: int, /) -> Coroutine[Any, Any, list[Labelled]]: ...
+    def __call__(self, items: int, /) -> Awaitable[list[Labelled]]: ...
 
 
 class Labels:
@@ -27,7 +27,7 @@ class Labels:
         """`version`: the trainer's, of all `shards` together. `trainers`: each counts its share of the steps."""
         self._ctx, self._sample, self._version = ctx, sample, version
         self._shards, self._trainers = shards, trainers
-        self._next: asyncio.Task[list[Labelled]] | None = None
+        self._next: asyncio.Future[list[Labelled]] | None = None
 
     async def take(self) -> Labelled:
         if self._next is None:

@@ -27,7 +27,7 @@ class Asked(NamedTuple):
     """Calls that are under way, one per origin; None where nothing is wanted. `shares`: `[batches, origins]`."""
 
     shares: Array
-    calls: list[asyncio.Task[Any] | None]
+    calls: list[asyncio.Future[Any] | None]
 
 
 class Mixed:
@@ -59,7 +59,7 @@ class Mixed:
         self._ready: deque[tuple[Array, Drawn]] = deque()
         self._shares = np.zeros(len(origins), np.int64)
         self._taken = [0] * len(origins)
-        self._sent: dict[int, asyncio.Task[None]] = {}
+        self._sent: dict[int, asyncio.Future[None]] = {}
 
     async def take(self) -> Drawn:
         """The next batch, with what is of one origin side by side, in the order of the origins."""

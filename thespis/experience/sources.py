@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ class Sample(Protocol):
 
     name: str
 
-    def __call__(self, items: int, /) -> Coroutine[Any, Any, list[Unroll]]: ...
+    def __call__(self, items: int, /) -> Awaitable[list[Unroll]]: ...
 
 
 class Batches:
@@ -30,7 +30,7 @@ class Batches:
 
     def __init__(self, ctx: Context, sample: Sample, items: int) -> None:
         self._ctx, self._sample, self._items = ctx, sample, items
-        self._next: asyncio.Task[list[Unroll]] | None = None
+        self._next: asyncio.Future[list[Unroll]] | None = None
 
     async def take(self) -> Unroll:
         if self._next is None:
@@ -82,7 +82,7 @@ class Draw(Protocol):
 
     name: str
 
-    def __call__(self, items: int, /) -> Coroutine[Any, Any, Drawn]: ...
+    def __call__(self, items: int, /) -> Awaitable[Drawn]: ...
 
 
 class Prioritise(Protocol):
@@ -90,7 +90,7 @@ class Prioritise(Protocol):
 
     name: str
 
-    def __call__(self, keys: Array, priorities: Array, /) -> Coroutine[Any, Any, None]: ...
+    def __call__(self, keys: Array, priorities: Array, /) -> Awaitable[None]: ...
 
 
 class Draws:
@@ -116,8 +116,8 @@ class Draws:
         self._ctx, self._samples, self._part, self._batches = ctx, samples, batch // len(samples), batches
         self._prioritise, self._sharers = prioritise, sharers
         self._drawn: list[Drawn] = []
-        self._next: list[asyncio.Task[Drawn]] = []
-        self._sent: list[asyncio.Task[None]] = []
+        self._next: list[asyncio.Future[Drawn]] = []
+        self._sent: list[asyncio.Future[None]] = []
 
     async def take(self) -> Drawn:
         if not self._drawn:
@@ -142,10 +142,12 @@ class Draws:
         self._sent = [self._ctx.ahead(prioritise(keys, priorities)) for prioritise, keys, priorities in parts]
 
     async def close(self) -> None:
-        for task in (*self._next, *self._sent):
-            task.cancel()
+        for drawn in self._next:
+            drawn.cancel()
+        for sent in self._sent:
+            sent.cancel()
 
-    def _ask(self) -> list[asyncio.Task[Drawn]]:
+    def _ask(self) -> list[asyncio.Future[Drawn]]:
         return [self._ctx.ahead(sample(self._part * self._batches)) for sample in self._samples]
 
     def _cut(self, shares: list[Drawn]) -> list[Drawn]:
@@ -163,7 +165,7 @@ class Insert(Protocol):
 
     name: str
 
-    def __call__(self, stream: Stream, unroll: Unroll, /) -> Coroutine[Any, Any, int]: ...
+    def __call__(self, stream: Stream, unroll: Unroll, /) -> Awaitable[int]: ...
 
 
 class Streamed:

@@ -41,7 +41,7 @@ class Windows:
         self._writer: UnrollWriter | None = None
         self._inputs: Inputs
         self._state: State
-        self._next: asyncio.Task[Unroll] | None = None
+        self._next: asyncio.Future[Unroll] | None = None
 
     async def take(self) -> Unroll:
         if not self._ahead:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Insert(Protocol):
 
     name: str
 
-    def __call__(self, unroll: Unroll, /) -> Coroutine[Any, Any, None]: ...
+    def __call__(self, unroll: Unroll, /) -> Awaitable[None]: ...
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Group:
     state: State
     writer: Writer
     since: float
-    handed: asyncio.Task[None] | None = None
+    handed: asyncio.Future[None] | None = None
 
 
 class Actor:

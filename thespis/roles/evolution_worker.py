@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, ClassVar, Protocol
+from collections.abc import Awaitable
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from thespis.types import Array, Tree
 class PlaceOrder(Protocol):
     """The edge to the coordinator."""
 
-    def __call__(self, ask: Ask, result: Result | None, /) -> Coroutine[Any, Any, Order]: ...
+    def __call__(self, ask: Ask, result: Result | None, /) -> Awaitable[Order]: ...
 
 
 class WorkerSettings(EvolutionSettings, Protocol):

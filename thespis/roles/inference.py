@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -31,10 +31,10 @@ class Follow(Protocol):
 
     name: str
 
-    def __call__(self, newer_than: Version | None, /) -> Coroutine[Any, Any, Versioned]: ...
+    def __call__(self, newer_than: Version | None, /) -> Awaitable[Versioned]: ...
 
 
-Insert = Callable[[Stream, Unroll], Coroutine[Any, Any, Any]]
+Insert = Callable[[Stream, Unroll], Awaitable[Any]]
 """What takes finished unrolls."""
 Explore = Callable[[Told], Array]
 """How often each environment's action is not the best one, `[B]`."""
@@ -82,13 +82,13 @@ class InferenceServer:
         self._batch, self._patience, self._explore, self._lockstep = batch, patience, explore, lockstep
         self._door = door
         self._version = Version(0, 0)
-        self._newer: asyncio.Task[Versioned] | None = None
+        self._newer: asyncio.Future[Versioned] | None = None
         self._asked: list[Asked] = []
         self._waiting: list[Asked] = []
         self._rows = 0
         self._go = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._handed: dict[tuple[str, int], asyncio.Task[Any]] = {}
+        self._handed: dict[tuple[str, int], asyncio.Future[Any]] = {}
 
     def act(self, *words: Any) -> asyncio.Future[Answer]:
         """Take down what came of the last actions, and give the next. `words`: a `Told`.

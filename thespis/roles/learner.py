@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from thespis.errors import NonFiniteLoss, OutlierLoss
@@ -82,7 +82,7 @@ Divide = Callable[[Any], Iterable[tuple[int, Any]]]
 class Publish(Protocol):
     name: str
 
-    def __call__(self, weights: Versioned, /) -> Coroutine[Any, Any, None]: ...
+    def __call__(self, weights: Versioned, /) -> Awaitable[None]: ...
 
 
 class Learner:
@@ -116,7 +116,7 @@ class Learner:
         self._steps = 0
         self._spoiled = 0
         self._measured = ctx.now()
-        self._published: asyncio.Task[None] | None = None
+        self._published: asyncio.Future[None] | None = None
 
     @property
     def version(self) -> Version:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class Pull(Protocol):
 
     name: str
 
-    def __call__(self, newer_than: Version | None, /) -> Coroutine[Any, Any, Versioned | None]: ...
+    def __call__(self, newer_than: Version | None, /) -> Awaitable[Versioned | None]: ...
 
 
 class LocalPolicy:
@@ -38,7 +38,7 @@ class LocalPolicy:
     def __init__(self, ctx: Context, stepper: Stepper, pull: Pull, ahead: bool = False) -> None:
         self._ctx, self._stepper, self._pull, self._ahead = ctx, stepper, pull, ahead
         self._version: Version | None = None
-        self._asked: asyncio.Task[Versioned | None] | None = None
+        self._asked: asyncio.Future[Versioned | None] | None = None
 
     @property
     def version(self) -> Version:

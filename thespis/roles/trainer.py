@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from thespis.algorithms.population import Hypers
 from thespis.errors import ThespisError
@@ -51,8 +51,8 @@ class Trainer:
         self,
         ctx: Context,
         members: Members,
-        take: Callable[[int], Coroutine[Any, Any, Segment]],
-        ready: Callable[[Outcome], Coroutine[Any, Any, None]],
+        take: Callable[[int], Awaitable[Segment]],
+        ready: Callable[[Outcome], Awaitable[None]],
     ) -> None:
         self._ctx, self._members, self._take, self._ready = ctx, members, take, ready
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from thespis.runtime.context import Context
@@ -20,7 +20,7 @@ class Insert(Protocol):
 
     name: str
 
-    def __call__(self, batch: Labelled, /) -> Coroutine[Any, Any, None]: ...
+    def __call__(self, batch: Labelled, /) -> Awaitable[None]: ...
 
 
 class BellmanUpdater:
@@ -45,7 +45,7 @@ class BellmanUpdater:
         self._ctx, self._source, self._labeller, self._insert = ctx, source, labeller, insert
         self._pulls, self._pull_every = pulls, pull_every
         self._versions: list[Version | None] = [None, None]
-        self._handed: asyncio.Task[None] | None = None
+        self._handed: asyncio.Future[None] | None = None
 
     @property
     def version(self) -> Version:

@@ -42,17 +42,16 @@ class LocalHost:
             os._exit(1)  # the supervisor is gone
         kind, *rest = message
         if kind == "peer":
-            self._host.spawn(self._join(rest[0], descriptors))
+            self._join(rest[0], descriptors)
         else:
             self._host.spawn(self._obey(kind, *rest))
 
-    async def _join(self, peer: str, descriptors: list[int]) -> None:
+    def _join(self, peer: str, descriptors: list[int]) -> None:
         sock, arena = descriptors
         peer_arena = PeerArena(arena)
         os.close(arena)
-        connection = Connection(self._arena, peer_arena, self._host.on_message, self._host.lost)
-        await asyncio.get_running_loop().create_connection(lambda: connection, sock=socket.socket(fileno=sock))
-        self._host.adopt(peer, connection)
+        line = Connection(socket.socket(fileno=sock), self._arena, peer_arena, self._host.on_message, self._host.lost)
+        self._host.adopt(peer, line)
 
     async def _obey(self, kind: str, number: int, *args: Any) -> None:
         """Do what the supervisor asks, and answer with (number, result, error)."""

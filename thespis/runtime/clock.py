@@ -31,6 +31,8 @@ class LocalContext(Context):
         self.status = status
         self._thread = ThreadPoolExecutor(1, f"{identity}") if thread else None
         self.yielded = self.now()
+        self.patience = 0.0
+        """How long it may block its process to wait for an answer: not at all if others live there."""
         self._kinds: dict[str, _Measured] = {}
 
     def now(self) -> float:
@@ -49,6 +51,11 @@ class LocalContext(Context):
         result = await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
         self.worked(kind, self.now() - started)
         return result
+
+    def attend(self, answer: asyncio.Future[Any]) -> None:
+        line = getattr(answer, "line", None)
+        if line is not None:
+            line.take(self.patience)
 
     def locate(self, env: int, episode: int, step: int) -> None:
         self.status.locate(env, episode, step)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -129,6 +129,14 @@ class Job(Protocol[R]):
         ...
 
 
+class Asking(Awaitable[T]):
+    """A call on an edge that was not made yet. It is made when it is awaited, or when it is begun."""
+
+    def begin(self) -> asyncio.Future[T]:
+        """Make the call now; its answer comes later."""
+        raise NotImplementedError
+
+
 class Context:
     """One role's view of its runtime. `now` and `work` are what the runtimes do differently."""
 
@@ -196,18 +204,24 @@ class Context:
         finally:
             self.waiting = None
 
-    def ahead(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a call on an edge now and await it later; only the later await counts as waiting."""
+    def ahead(self, call: Awaitable[T]) -> asyncio.Future[T]:
+        """Start a call on an edge, or a coroutine, now and await it later; only the later await counts as waiting."""
+        if isinstance(call, Asking):
+            return call.begin()
         context = contextvars.copy_context()
         context.run(_AHEAD.set, True)
-        return asyncio.get_running_loop().create_task(call, context=context)
+        return asyncio.get_running_loop().create_task(_awaited(call), context=context)
 
-    async def wait(self, edge: str, answer: asyncio.Task[T]) -> T:
+    async def wait(self, edge: str, answer: asyncio.Future[T]) -> T:
         """Await a call made ahead on `edge`."""
-        if answer.done():
-            return answer.result()
-        with Waiting(self, edge):
-            return await answer
+        if not answer.done():
+            with Waiting(self, edge):
+                self.attend(answer)
+                return answer.result() if answer.done() else await answer
+        return answer.result()
+
+    def attend(self, answer: asyncio.Future[Any]) -> None:
+        """Look for an answer where it is expected, if that is cheaper than a turn of the event loop."""
 
     def count(self, name: str, by: int = 1) -> None:
         counters = self._report.counters
@@ -266,6 +280,10 @@ class Context:
         if traffic is None:
             traffic = self._report.edges[edge] = Traffic()
         return traffic
+
+
+async def _awaited(call: Awaitable[T]) -> T:
+    return await call
 
 
 class Waiting:

@@ -55,20 +55,17 @@ class Meeting:
             guest, _ = await loop.sock_accept(self._socket)
             with suppress(OSError, ValueError):
                 name, memory = await loop.run_in_executor(None, self._greet, guest)
-                self._joined(name, await self._line(guest, memory))
+                self._joined(name, self._line(guest, memory))
 
     async def join(self, address: str) -> Connection:
         """A line to the process that waits at `address`. OSError: it is not on this machine, or it is gone."""
         sock, memory = await asyncio.get_running_loop().run_in_executor(None, self._introduce, address)
-        return await self._line(sock, memory)
+        return self._line(sock, memory)
 
-    async def _line(self, sock: socket.socket, memory: int) -> Connection:
+    def _line(self, sock: socket.socket, memory: int) -> Connection:
         peer = PeerArena(memory)
         os.close(memory)
-        connection = Connection(self._arena, peer, self._received, self._lost)
-        sock.setblocking(False)
-        await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
-        return connection
+        return Connection(sock, self._arena, peer, self._received, self._lost)
 
     def _introduce(self, address: str) -> tuple[socket.socket, int]:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from thespis.program import Edge, RoleSpec
 from thespis.runs.checkpoints import load_role
-from thespis.runtime.context import Context, Waiting
+from thespis.runtime import eager
+from thespis.runtime.context import Asking, Context, Waiting
 from thespis.types import Array
 
 
@@ -36,14 +37,14 @@ class Endpoint:
     def __init__(self, role: object) -> None:
         self._role = role
         self._methods = frozenset(getattr(type(role), "EDGES", ()))
-        self._seen: dict[tuple[str, int], tuple[int, dict[int, asyncio.Task[Any]]]] = {}
+        self._seen: dict[tuple[str, int], tuple[int, dict[int, asyncio.Future[Any]]]] = {}
         self._earlier: dict[tuple[str, int, int], dict[int, Any]] = {}
 
     async def answer(self, call: Call) -> Any:
         return await asyncio.shield(self.begin(call))
 
-    def begin(self, call: Call) -> asyncio.Task[Any]:
-        """The task that answers the call: a new one, or the one it had when it came before."""
+    def begin(self, call: Call) -> asyncio.Future[Any]:
+        """The answer to the call: a new one, or the one it had when it came before."""
         if call.method not in self._methods:
             raise AttributeError(f"{call.service[0]} has no edge {call.method!r}")
         role, index, incarnation = call.caller
@@ -56,14 +57,14 @@ class Endpoint:
         for sequence in [number for number in answers if number < call.settled]:
             del answers[sequence]
         if call.sequence not in answers:
-            answers[call.sequence] = asyncio.ensure_future(self._do(call))
+            answers[call.sequence] = eager.begin(self._do(call))
         return answers[call.sequence]
 
-    def _do(self, call: Call) -> Coroutine[Any, Any, Any]:
+    def _do(self, call: Call) -> asyncio.Future[Any] | Coroutine[Any, Any, Any]:
         earlier = self._earlier.get(call.caller, {})
         if call.sequence in earlier:
             return _known(earlier[call.sequence])
-        made: Coroutine[Any, Any, Any] = getattr(self._role, call.method)(*call.args)
+        made: asyncio.Future[Any] | Coroutine[Any, Any, Any] = getattr(self._role, call.method)(*call.args)
         return made
 
     def state(self) -> list[Any]:
@@ -76,7 +77,7 @@ class Endpoint:
                 role,
                 index,
                 incarnation,
-                {str(sequence): task.result() for sequence, task in answers.items() if _plain(task)},
+                {str(sequence): answer.result() for sequence, answer in answers.items() if _plain(answer)},
             ]
             for (role, index), (incarnation, answers) in self._seen.items()
         ]
@@ -91,17 +92,17 @@ class Endpoint:
         known = self._seen.get((role, index))
         if known is not None and known[0] == incarnation:
             del self._seen[role, index]
-            for task in known[1].values():
-                task.cancel()
+            for answer in known[1].values():
+                answer.cancel()
 
 
 async def _known(answer: Any) -> Any:
     return answer
 
 
-def _plain(task: asyncio.Task[Any]) -> bool:
-    done = task.done() and not task.cancelled() and task.exception() is None
-    return done and isinstance(task.result(), int | float | str | None)
+def _plain(answer: asyncio.Future[Any]) -> bool:
+    done = answer.done() and not answer.cancelled() and answer.exception() is None
+    return done and isinstance(answer.result(), int | float | str | None)
 
 
 class Caller:
@@ -123,32 +124,50 @@ class Caller:
         self._open.pop(call.sequence, None)
 
 
-Deliver = Callable[[Call, str], Awaitable[tuple[Any, int]]]
-"""How a runtime delivers a call on the named edge: returns the answer and the bytes that travelled."""
+Deliver = Callable[[Call, str, Callable[[int], None]], asyncio.Future[Any]]
+"""How a runtime delivers a call on the named edge: it begins at once. Told when it is answered: the bytes it took."""
 
 
 class Stub:
-    """What a role holds for an edge: an async function with a name.
+    """What a role holds for an edge: a function with a name, whose calls are awaited or made ahead."""
 
-    Time is booked as waiting only when the role itself waits; a call made ahead in a task of its own is not.
-    """
-
-    __slots__ = ("_caller", "_deliver", "_method", "_service", "name")
+    __slots__ = ("caller", "deliver", "method", "name", "service")
 
     def __init__(self, caller: Caller, service: tuple[str, int], method: str, deliver: Deliver) -> None:
-        self._caller, self._service, self._method, self._deliver = caller, service, method, deliver
+        self.caller, self.service, self.method, self.deliver = caller, service, method, deliver
         self.name = f"{caller.ctx.identity.role}.{service[0]}.{method}"
 
-    async def __call__(self, *args: Any) -> Any:
-        ctx = self._caller.ctx
-        call = self._caller.open(self._service, self._method, args)
-        try:
-            with Waiting(ctx, self.name):
-                answer, nbytes = await self._deliver(call, self.name)
-        finally:
-            self._caller.close(call)
-        ctx.carried(self.name, nbytes)
-        return answer
+    def __call__(self, *args: Any) -> Asking[Any]:
+        return _Asking(self, args)
+
+
+class _Asking(Asking[Any]):
+    """One call. Its time is booked as waiting where a role awaits it, not if it is made ahead."""
+
+    __slots__ = ("_args", "_call", "_stub")
+
+    def __init__(self, stub: Stub, args: tuple[Any, ...]) -> None:
+        self._stub, self._args = stub, args
+
+    def begin(self) -> asyncio.Future[Any]:
+        stub = self._stub
+        self._call = stub.caller.open(stub.service, stub.method, self._args)
+        return stub.deliver(self._call, stub.name, self._answered)
+
+    def _answered(self, nbytes: int) -> None:
+        caller = self._stub.caller
+        caller.close(self._call)
+        caller.ctx.carried(self._stub.name, nbytes)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        ctx = self._stub.caller.ctx
+        with Waiting(ctx, self._stub.name):
+            answer = self.begin()
+            if answer.done():
+                yield  # the service lives here and answered at once; still, it is the others' turn
+                return answer.result()
+            ctx.attend(answer)
+            return answer.result() if answer.done() else (yield from answer)
 
 
 def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) -> tuple[Any, Endpoint]:

@@ -21,13 +21,16 @@ from thespis.memory import available_memory
 from thespis.program import RoleSpec
 from thespis.runs.checkpoints import save_role
 from thespis.runtime.clock import LocalContext
-from thespis.runtime.context import Context, Identity
+from thespis.runtime.context import Identity
 from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.process import Status, peak_memory_mb
+from thespis.runtime.transport import Connection
 from thespis.sealed import seal, unseal
 
 _WEIGH_SECONDS = 1.0
 """How often a process looks how much memory it has: that takes longer than a report."""
+_BLOCK_SECONDS = 0.002
+"""A role that is alone in its process may wait this long for an answer before anything else is looked at."""
 _COPIED_SHARE = 0.25
 """Of the memory that is free, a copy of what is saved may take this much."""
 
@@ -55,6 +58,25 @@ class Line(Protocol):
     def send(self, message: Any) -> int: ...
 
 
+class Sent(asyncio.Future[Any]):
+    """The answer to a call that went to another process, and the line on which it is expected."""
+
+    def __init__(self, line: Connection | None) -> None:
+        super().__init__()
+        self.line = line
+
+
+@dataclass(slots=True)
+class Pending:
+    """A call to another process without an answer yet. `answered` is told how many bytes it took."""
+
+    home: str
+    call: Call
+    answer: Sent
+    sent: int
+    answered: Callable[[int], None]
+
+
 class Host:
     """Roles that live together. `tell` says something to the supervisor; `over` is done when it is time to leave.
 
@@ -64,14 +86,14 @@ class Host:
     def __init__(self, tell: Callable[[Any], None], status: Status, address: str | None = None) -> None:
         self.over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tell, self._status, self._address = tell, status, address
-        self._contexts: list[Context] = []
+        self._contexts: list[LocalContext] = []
         self._roles: dict[tuple[str, int], Any] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
         self._homes: dict[tuple[str, int], str] = {}
         self._forwarders: frozenset[tuple[str, int]] = frozenset()
         self._peers: dict[str, Line] = {}
         self._callers: defaultdict[Line, set[tuple[str, int, int]]] = defaultdict(set)
-        self._pending: dict[int, tuple[str, Call, asyncio.Future[tuple[Any, int]]]] = {}
+        self._pending: dict[int, Pending] = {}
         self._calls = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._workers: list[asyncio.Task[None]] = []
@@ -90,6 +112,8 @@ class Host:
             except Exception as error:
                 self.fail(f"{spec}", error)
                 return
+        if len(specs) == 1:
+            self._contexts[0].patience = _BLOCK_SECONDS
         for key, role in self._roles.items():
             if hasattr(role, "run"):
                 self._workers.append(loop.create_task(self._work(key, role)))
@@ -125,21 +149,18 @@ class Host:
 
     # -- edges ------------------------------------------------------------------------------------
 
-    async def _deliver(self, call: Call, edge: str) -> tuple[Any, int]:
+    def _deliver(self, call: Call, edge: str, answered: Callable[[int], None]) -> asyncio.Future[Any]:
         if call.service in self._endpoints:
-            return unseal(await self.serve(call)), 0
-        future: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
+            return self._serve(call, lambda: answered(0))
         self._calls += 1
         number, home = self._calls, self._homes[call.service]
         if call.service in self._forwarders:
             call = call._replace(args=tuple(map(seal, call.args)))
-        self._pending[number] = (home, call, future)
-        try:
-            sent = self._peers[home].send((number, call)) if home in self._peers else 0
-            answer, received = await future
-        finally:
-            del self._pending[number]
-        return unseal(answer), sent + received
+        line = self._peers.get(home)
+        sent = 0 if line is None else line.send((number, call))
+        answer = Sent(line if isinstance(line, Connection) else None)
+        self._pending[number] = Pending(home, call, answer, sent, answered)
+        return answer
 
     def on_message(self, line: Line, message: Any, nbytes: int) -> None:
         """A call of another process, or its answer to one of ours."""
@@ -147,40 +168,64 @@ class Host:
         if isinstance(content, Call):
             self._callers[line].add(content.caller)
             self._begin(line, number, content)
-        elif number in self._pending and not self._pending[number][2].done():
-            self._pending[number][2].set_result((content[0], nbytes))
+            return
+        pending = self._pending.pop(number, None)
+        if pending is not None:
+            pending.answered(pending.sent + nbytes)
+            if not pending.answer.done():
+                pending.answer.set_result(unseal(content[0]))
 
     def _begin(self, line: Line, number: int, call: Call) -> None:
-        """Start answering a call from another process: one task per call, for services do little else."""
+        """Answer a call from another process, now or when there is an answer."""
 
-        def reply(task: asyncio.Task[Any]) -> None:
-            if task.cancelled():
+        def reply(answer: asyncio.Future[Any]) -> None:
+            if answer.cancelled():
                 return  # the caller is gone
-            error = task.exception()
+            error = answer.exception()
             if error is None:
-                line.send((number, (task.result(),)))
+                line.send((number, (answer.result(),)))
             else:
                 self.fail(f"{call.service[0]} {call.service[1]}", error)
 
         try:
-            self._endpoints[call.service].begin(call).add_done_callback(reply)
+            _then(self._endpoints[call.service].begin(call), reply)
         except Exception as error:
             self.fail(f"{call.service[0]} {call.service[1]}", error)
 
-    async def serve(self, call: Call) -> Any:
+    def _serve(self, call: Call, answered: Callable[[], None]) -> asyncio.Future[Any]:
         """The answer of a role of this process; its error is its own, not its caller's."""
+        given: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def give(answer: asyncio.Future[Any]) -> None:
+            answered()
+            error = None if answer.cancelled() else answer.exception()
+            if error is not None:
+                self.fail(f"{call.service[0]} {call.service[1]}", error)
+            if given.done():
+                return
+            if error is not None or answer.cancelled():
+                given.cancel()
+            else:
+                given.set_result(unseal(answer.result()))
+
         try:
-            return await self._endpoints[call.service].answer(call)
+            _then(self._endpoints[call.service].begin(call), give)
         except Exception as error:
             self.fail(f"{call.service[0]} {call.service[1]}", error)
-            raise asyncio.CancelledError from None
+            given.cancel()
+        return given
+
+    async def serve(self, call: Call) -> Any:
+        """Answer a call that came by another way than a line."""
+        return await self._serve(call, lambda: None)
 
     def adopt(self, peer: str, line: Line) -> None:
         """Take a line to another process, new or restarted, and repeat what it has not answered."""
         self._peers[peer] = line
-        for number, (home, call, _) in self._pending.items():
-            if home == peer:
-                line.send((number, call))
+        for number, pending in self._pending.items():
+            if pending.home == peer:
+                pending.answer.line = line if isinstance(line, Connection) else None
+                pending.sent += line.send((number, pending.call))
 
     def lost(self, line: Line) -> None:
         """The process at the other end is gone."""
@@ -268,3 +313,11 @@ class Host:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _then(answer: asyncio.Future[Any], use: Callable[[asyncio.Future[Any]], None]) -> None:
+    """Use an answer at once if it is there, else when it is."""
+    if answer.done():
+        use(answer)
+    else:
+        answer.add_done_callback(use)

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,10 @@ class Simulation:
 
     # -- edges ------------------------------------------------------------------------------------
 
-    async def _deliver(self, call: Call, edge: str) -> tuple[Any, int]:
+    def _deliver(self, call: Call, edge: str, answered: Callable[[int], None]) -> asyncio.Future[Any]:
+        return self._loop.create_task(self._insist(call, edge, answered))
+
+    async def _insist(self, call: Call, edge: str, answered: Callable[[int], None]) -> Any:
         """Deliver until answered: again when the service died, or when the reply was lost."""
         patience = _RETRY_SECONDS if any(fault.kind == "lose" for fault in self._faults) else None
         while True:
@@ -265,7 +269,9 @@ class Simulation:
                 if not attempt.done():
                     attempt.cancel()
             if attempt.done() and not attempt.cancelled():
-                return attempt.result()
+                answer, nbytes = attempt.result()
+                answered(nbytes)
+                return answer
 
     async def _attempt(self, call: Call, edge: str) -> tuple[Any, int]:
         there = message_bytes(call.args)

@@ -14,9 +14,11 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
+import select
+import socket
 import struct
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +33,8 @@ _NUMBER = struct.Struct("<Q")
 _PADDING = bytes(8)
 _INLINE = 16 * 1024
 """Below this many bytes of arrays a second copy is cheaper than the bookkeeping of shared memory."""
+_MOST_AT_ONCE = 256 * 1024
+"""Bytes read from a socket in one go."""
 
 
 Received = Callable[["Connection", Any, int], None]
@@ -89,26 +93,38 @@ class PeerArena:
         return self._view[start : start + length].copy()
 
 
-class Connection(asyncio.Protocol):
-    """One socket between two processes. `send` never waits; `received` gets (message, bytes it took)."""
+class Connection:
+    """One socket between two processes. `send` never waits; `received` gets (line, message, bytes it took).
+
+    What is sent leaves at once. What comes is taken in when the event loop finds it, or before, by `take`.
+    """
 
     def __init__(
         self,
+        sock: socket.socket,
         arena: Arena,
         peer: PeerArena,
         received: Received,
         lost: Callable[[Connection], None],
     ) -> None:
         self._arena, self._peer, self._received, self._lost = arena, peer, received, lost
-        self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
         self._releases: list[int] = []
         self._lent: set[int] = set()
         self._forms = Forms()
+        self._begun = bytearray()  # of a frame that has not come whole yet
+        self._unsent = bytearray()
+        self._taking = False
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._gone = False
+        sock.setblocking(False)
+        self._arrival = select.poll()
+        self._arrival.register(sock, select.POLLIN)
+        self._loop.add_reader(sock, self.take)
 
     def send(self, message: Any) -> int:
         """Send without waiting; return how many bytes travelled. To a peer that is gone, nothing happens."""
-        if self._transport is None:
+        if self._gone:
             return 0
         parts = take_apart(message)
         form = self._forms.known(parts) if parts is not None else None
@@ -138,42 +154,91 @@ class Connection(asyncio.Protocol):
         if block >= 0:
             self._lent.add(block)
         total = sum(map(len, parts)) + size * (block < 0)
-        assert self._transport is not None
-        self._transport.write(b"".join((_NUMBER.pack(total), *parts, *(arrays if block < 0 else ()))))
+        self._put(b"".join((_NUMBER.pack(total), *parts, *(arrays if block < 0 else ()))))
         return total + size * (block >= 0)
 
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+    def _put(self, data: bytes) -> None:
+        """Send what the socket takes; the rest follows when it takes more."""
+        if self._unsent:
+            self._unsent += data
+            return
+        sent = self._offer(data)
+        if sent < len(data):
+            self._unsent += memoryview(data)[sent:]
+            self._loop.add_writer(self._socket, self._put_more)
 
-    # -- asyncio.Protocol -------------------------------------------------------------------------
+    def _put_more(self) -> None:
+        del self._unsent[: self._offer(self._unsent)]
+        if not self._unsent:
+            self._loop.remove_writer(self._socket)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=1 << 30)
+    def _offer(self, data: bytes | bytearray) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)  # the other side is gone, which is noticed where its end is read
 
-    def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        while len(buffer) >= _NUMBER.size:
-            (need,) = _NUMBER.unpack_from(buffer)
-            if len(buffer) < _NUMBER.size + need:
+    def take(self, seconds: float = 0.0) -> None:
+        """Take in what has come. With `seconds`: if nothing has, wait that long for something."""
+        if self._taking or self._gone:
+            return
+        if seconds and not self._arrival.poll(1e3 * seconds):
+            return
+        try:
+            data = self._socket.recv(_MOST_AT_ONCE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+            return
+        self._taking = True
+        try:
+            self._take_in(data)
+        finally:
+            self._taking = False
+
+    def _take_in(self, data: bytes) -> None:
+        if self._begun:
+            self._begun += data
+            size = len(self._begun)
+            if size < _NUMBER.size or size < _NUMBER.size + _NUMBER.unpack_from(self._begun)[0]:
                 return
-            frame = bytes(memoryview(buffer)[_NUMBER.size : _NUMBER.size + need])
-            del buffer[: _NUMBER.size + need]
-            message, nbytes = self._decode(frame)
+            data = bytes(self._begun)
+            self._begun.clear()
+        start, size = 0, len(data)
+        while size - start >= _NUMBER.size:
+            end = start + _NUMBER.size + _NUMBER.unpack_from(data, start)[0]
+            if end > size:
+                break
+            message, nbytes = self._decode(data if end - start == size else data[start:end])
+            start = end
             self._received(self, message, nbytes)
+        self._begun += memoryview(data)[start:]
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+    def close(self) -> None:
+        """Leave the other side; `lost` is told, as when the other side leaves."""
+        self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        if self._gone:
+            return
+        self._gone = True
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
         for block in self._lent:
             self._arena.free(block)
         self._lent.clear()
         self._lost(self)
 
     def _decode(self, frame: bytes) -> tuple[Any, int]:
-        body_length, arrays, releases, block, form = _HEADER.unpack_from(frame)
-        at = _HEADER.size
+        """The message in a frame, which begins with its length."""
+        body_length, arrays, releases, block, form = _HEADER.unpack_from(frame, _NUMBER.size)
+        at = _NUMBER.size + _HEADER.size
         numbers = [_NUMBER.unpack_from(frame, at + i * _NUMBER.size)[0] for i in range(arrays + releases)]
         at += len(numbers) * _NUMBER.size
         sizes = numbers[:arrays]
@@ -199,11 +264,11 @@ class Connection(asyncio.Protocol):
         if block >= 0:
             # Copied out: say so with the next frame that goes the other way anyway.
             self._releases.append(block)
-        return message, len(frame) + sum(sizes) * (block >= 0)
+        return message, len(frame) - _NUMBER.size + sum(sizes) * (block >= 0)
 
     def _decode_like(self, form: Form, frame: bytes, at: int, block: int) -> tuple[Any, int]:
         start = at + form.numbers.size
         memory: Any = bytearray(frame[start:]) if block < 0 else self._peer.copy(block, form.size)
         if block >= 0:
             self._releases.append(block)
-        return form.make(frame, at, memory), len(frame) + form.size * (block >= 0)
+        return form.make(frame, at, memory), len(frame) - _NUMBER.size + form.size * (block >= 0)

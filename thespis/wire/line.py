@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,7 +41,7 @@ class Invite(Protocol):
 
     name: str
 
-    def __call__(self, stream: Stream, /) -> Coroutine[Any, Any, Invitation]: ...
+    def __call__(self, stream: Stream, /) -> Awaitable[Invitation]: ...
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Line:
         self._open: dict[int, Open] = {}
         self._call: Any = None
         self._sending = asyncio.Lock()
-        self._kept: asyncio.Task[None] | None = None
+        self._kept: asyncio.Future[None] | None = None
         self._attempts = 0
 
     async def __call__(self, *words: Any) -> Answer:
@@ -153,7 +153,7 @@ class Line:
             async with self._sending:
                 await call.write(message)
 
-    def _ended(self, kept: asyncio.Task[None]) -> None:
+    def _ended(self, kept: asyncio.Future[None]) -> None:
         """There will be no stream any more: whoever waits for an answer learns why."""
         for asked in self._open.values():
             if asked.answer.done():
