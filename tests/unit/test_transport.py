@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -211,3 +212,65 @@ def test_blocks_freed_in_any_order_are_used_again(memory: Any) -> None:
     for start in held:
         arena.free(start)
     assert arena.store([memoryview(bytes(64 * 100))]) == 0
+
+
+def test_what_is_sent_leaves_and_is_taken_in_without_a_turn_of_the_event_loop(memory: Callable[[int], int]) -> None:
+    async def scene(one: End, two: End) -> None:
+        for number in range(3):
+            one.connection.send((number, ({"a": np.arange(number)},)))
+            two.connection.take()
+            assert [got[0] for got in two.got] == list(range(number + 1))
+
+    play(memory, scene)
+
+
+def test_it_can_be_waited_for_without_the_event_loop(memory: Callable[[int], int]) -> None:
+    async def scene(one: End, two: End) -> None:
+        two.connection.take(0.01)
+        assert not two.got
+        thread = threading.Timer(0.05, one.connection.send, ((7, (None,)),))
+        thread.start()
+        two.connection.take(10.0)
+        thread.join()
+        assert two.got == [(7, (None,))]
+
+    play(memory, scene)
+
+
+def test_what_comes_while_a_message_is_taken_in_waits_its_turn(memory: Callable[[int], int]) -> None:
+    async def scene(one: End, two: End) -> None:
+        def look_again(line: Connection, message: Any, nbytes: int) -> None:
+            two.got.append(message[0])
+            one.connection.send((message[0] + 10, (None,)))
+            line.take()
+
+        two.connection._received = look_again
+        for number in range(3):
+            one.connection.send((number, (None,)))
+        await arrive(two, 6)
+        assert two.got[:6] == [0, 1, 2, 10, 11, 12]
+
+    play(memory, scene)
+
+
+def test_more_than_the_socket_takes_follows_in_order(memory: Callable[[int], int]) -> None:
+    async def scene(one: End, two: End) -> None:
+        texts = [str(number) * 100_000 for number in range(20)]  # far more than a socket holds, and nothing is shared
+        for text in texts:
+            one.connection.send((0, (text,)))
+        assert one.connection._unsent
+        await arrive(two, len(texts))
+        assert [got[1][0] for got in two.got] == texts and not one.connection._unsent
+
+    play(memory, scene)
+
+
+def test_numbers_beyond_64_bits_arrive(memory: Callable[[int], int]) -> None:
+    async def scene(one: End, two: End) -> None:
+        numbers = [1, 2**70, 3, -(2**80)]
+        for number in numbers:
+            one.connection.send((number % 1000, ((number, np.zeros(2)),)))
+        await arrive(two, len(numbers))
+        assert [got[1][0][0] for got in two.got] == numbers
+
+    play(memory, scene)

@@ -70,9 +70,9 @@ class Environments:
         self._clear()
 
     def _clear(self) -> None:
-        self._episodes = np.zeros(self.num_envs, np.int64)
+        self._episodes = [0] * self.num_envs
         self._now = 0  # steps taken; an episode is as long as it began ago
-        self._began = np.zeros(self.num_envs, np.int64)
+        self._began = [0] * self.num_envs
         self._returns = np.zeros(self.num_envs, np.float64)
         self._never = np.zeros(self.num_envs, np.bool_)
         self._always = np.ones(self.num_envs, np.bool_)
@@ -98,15 +98,15 @@ class Environments:
         except Exception as error:
             raise _anywhere(f"step raised {type(error).__name__}: {error}") from error
         self._check_flags(terminated, truncated)
-        over: Array = terminated | truncated
-        any_over = bool(np.count_nonzero(over))
+        any_over = _any(terminated) or _any(truncated)
+        over: Array = terminated | truncated if any_over else self._never
         final: Tree | None = None
         if self._mode is AutoresetMode.NEXT_STEP:
             first, valid = self._over, self._always
             if self._any_over:
                 valid = ~first
                 raw = raw * valid
-                if np.count_nonzero(over & first):
+                if any_over and _any(over & first):
                     raise self._error(over & first, "the episode ended at its reset")
             obs = self._observations(obs, self._never)
             self._over, self._any_over = over, any_over
@@ -188,7 +188,7 @@ class Environments:
         # The reset row of next-step autoreset is no step.
         begin = self._now + (self._mode is AutoresetMode.NEXT_STEP)
         for env in over.nonzero()[0].tolist():  # seldom more than a few, so faster than by arrays
-            ended.append(Episode(returns.item(env), self._now - began.item(env)))
+            ended.append(Episode(returns.item(env), self._now - began[env]))
             returns[env], began[env] = 0.0, begin
             self._episodes[env] += 1
         return ended
@@ -202,10 +202,9 @@ class Environments:
     def _check_rewards(self, raw: Any) -> Array:
         if type(raw) is not np.ndarray or raw.shape != self._row or raw.dtype.kind not in "fiub":
             raise _anywhere(f"the rewards are not an array of {self.num_envs} numbers")
-        if not raw.dot(raw) <= _LARGEST:  # a third of the time of looking at each
-            fits = np.abs(raw) <= _LARGEST
-            if not fits.all():
-                raise self._error(~fits, f"reward is {raw[~fits][0]}")
+        finite = np.abs(raw) <= _LARGEST
+        if np.count_nonzero(finite) != self.num_envs:  # three times as fast as .all()
+            raise self._error(~finite, f"reward is {raw[~finite][0]}")
         rewards: Array = raw if raw.dtype == np.float32 else raw.astype(np.float32)
         return rewards
 
@@ -239,10 +238,15 @@ class Environments:
     def _error(self, rows: Array, what: str, opened: Array | None = None) -> EnvError:
         """An error that names the first of `rows`, at the step being taken."""
         index = int(np.argmax(rows))
-        episode, step = int(self._episodes[index]), self._now - int(self._began[index]) + 1
+        episode, step = self._episodes[index], self._now - self._began[index] + 1
         if opened is not None and opened[index]:
             episode, step = episode + 1, 0
         return EnvError(what, env=index, episode=episode, step=step)
+
+
+def _any(flags: Array) -> bool:
+    """Whether one of these bools is true; for a few of them a fifth of the time of `.any()`."""
+    return 1 in flags.tobytes()
 
 
 def _anywhere(what: str) -> EnvError:

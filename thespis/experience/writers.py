@@ -19,6 +19,7 @@ class UnrollWriter:
         """`inputs` and `state` are those of the first step. `return_discount`: also write the returns so far."""
         self._length = length
         self._t = 0
+        self._version: Version | None = None  # of the last step
         self._return_discount = return_discount
         self._carry: Array = np.zeros(len(inputs.first))
         self.open(inputs, state)
@@ -35,7 +36,9 @@ class UnrollWriter:
         unroll.terminated[t] = step.terminated
         unroll.truncated[t] = step.truncated
         unroll.valid[t] = step.valid
-        unroll.versions[t] = version.packed()
+        if version is not self._version:
+            self._version = version
+            unroll.versions[t:] = version.packed()
         if step.final_obs is not None and step.truncated.any():
             self._keep_finals(step.final_obs, step.truncated)
         self._t = t + 1
@@ -82,6 +85,7 @@ class UnrollWriter:
             final_obs=map_tree(lambda leaf: leaf[:0].copy(), inputs.obs),
         )
         self._finals: list[tuple[Array, Tree]] = []
+        self._version = None
         self._t = 0
         self._put(inputs)
         self._unroll.inputs.last_action[0] = inputs.last_action
@@ -89,8 +93,11 @@ class UnrollWriter:
 
     def _put(self, inputs: Inputs) -> None:
         stored, t = self._unroll.inputs, self._t
-        for store, value in zip(parts_of(stored.obs), parts_of(inputs.obs), strict=True):
-            store[t] = value
+        if isinstance(stored.obs, dict):
+            for store, value in zip(stored.obs.values(), parts_of(inputs.obs), strict=True):
+                store[t] = value
+        else:
+            stored.obs[t] = inputs.obs
         stored.first[t] = inputs.first
 
     def _keep_finals(self, final_obs: Tree, truncated: Array) -> None:

@@ -98,11 +98,13 @@ class Actor:
         if len(groups) == 1:
             (group,) = groups
             while True:
-                await self._step(group, *await self._ask(group))
+                version = policy.version
+                await self._step(group, await policy.act(group.inputs, group.state), version)
         asked = [ctx.ahead(self._ask(group)) for group in groups]
         while True:
             for number, group in enumerate(groups):
-                await self._step(group, *await ctx.wait(policy.name, asked[number]))
+                acted, version = await ctx.wait(policy.name, asked[number])
+                await self._step(group, acted, version)
                 asked[number] = ctx.ahead(self._ask(group))
                 # Let the question leave before the next group's step blocks this process.
                 await asyncio.sleep(0)
@@ -142,8 +144,6 @@ class Actor:
         group.handed = ctx.ahead(self._insert(unroll))
         # Who waits for longer than an unroll takes is not in a hurry: what was asked for before is old by now.
         await self._policy.refresh(anew=ctx.now() - made > made - group.since)
-        # Let what was handed over or asked for leave before the next step blocks this process.
-        await asyncio.sleep(0)
         self._prepare()
         group.since = ctx.now()
 

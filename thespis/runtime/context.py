@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -129,8 +129,13 @@ class Job(Protocol[R]):
         ...
 
 
-class Asking(Awaitable[T]):
+class Asking(Generic[T]):
     """A call on an edge that was not made yet. It is made when it is awaited, or when it is begun."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        raise NotImplementedError
 
     def begin(self) -> asyncio.Future[T]:
         """Make the call now; its answer comes later."""

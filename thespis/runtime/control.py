@@ -12,6 +12,8 @@ from typing import Any
 
 _LENGTH = struct.Struct("<QI")  # bytes of the pickle, descriptors that come with it
 _MOST_DESCRIPTORS = 64
+_MOST_AT_ONCE = 64 * 1024
+"""Bytes read in one go: that much memory is taken for each time, whatever comes."""
 
 
 class Control:
@@ -42,7 +44,7 @@ class Control:
     def receive(self) -> list[tuple[Any, list[int]]]:
         """Every complete message there is, each with its descriptors. Raises EOFError when the peer is gone."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 20, _MOST_DESCRIPTORS)
+            data, descriptors, _, _ = socket.recv_fds(self.socket, _MOST_AT_ONCE, _MOST_DESCRIPTORS)
         except BlockingIOError:
             return []
         except ConnectionResetError as error:

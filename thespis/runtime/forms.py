@@ -34,7 +34,7 @@ class Parts(NamedTuple):
 
 
 def take_apart(message: Any) -> Parts | None:
-    """The parts of a call or an answer that is made of arrays and numbers; None for any other message."""
+    """The parts of a call or an answer made of arrays and numbers, or of nothing; None for any other message."""
     try:
         number, content = message
         if type(content) is Call:
@@ -47,7 +47,7 @@ def take_apart(message: Any) -> Parts | None:
     except (TypeError, ValueError):
         return None
     arrays: list[Array] = []
-    if not _collect(given, key, numbers, arrays) or not arrays:
+    if not _collect(given, key, numbers, arrays):
         return None
     return Parts(tuple(key), numbers, arrays)
 

@@ -18,11 +18,12 @@ import select
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from thespis.runtime.forms import Form, Forms, Parts, take_apart
+from thespis.runtime.forms import Form, Forms, take_apart
 from thespis.sealed import aligned, dump, load
 from thespis.types import Array
 
@@ -111,6 +112,7 @@ class Connection:
         self._releases: list[int] = []
         self._lent: set[int] = set()
         self._forms = Forms()
+        self._arrived = memoryview(bytearray(_MOST_AT_ONCE))
         self._begun = bytearray()  # of a frame that has not come whole yet
         self._unsent = bytearray()
         self._taking = False
@@ -129,25 +131,26 @@ class Connection:
         parts = take_apart(message)
         form = self._forms.known(parts) if parts is not None else None
         if parts is not None and form is not None:
-            return self._write_like(form, parts)
+            with suppress(struct.error):  # a number that is too large: Python's know no limit
+                return self._write_like(form, form.numbers.pack(*parts.numbers), parts.arrays)
         body, buffers = dump(message)
         sizes = [buffer.nbytes for buffer in buffers]
         block = self._arena.store(buffers) if sum(sizes) > _INLINE else -1
-        name = self._forms.name(parts, message) if parts is not None else -1
+        name = self._forms.name(parts, message) if parts is not None and form is None else -1
         head = _HEADER.pack(len(body), len(sizes), len(self._releases), block, name)
         numbers = b"".join(map(_NUMBER.pack, (*sizes, *self._releases)))
         return self._write([head, numbers, body], buffers, sum(sizes), block)
 
-    def _write_like(self, form: Form, parts: Parts) -> int:
+    def _write_like(self, form: Form, numbers: bytes, arrays: list[Array]) -> int:
         """Send what is new in a message of a form that the other side knows."""
-        block = self._arena.place(form.size, parts.arrays, form.offsets) if form.size > _INLINE else -1
+        block = self._arena.place(form.size, arrays, form.offsets) if form.size > _INLINE else -1
         head = _HEADER.pack(0, 0, len(self._releases), block, form.number)
         releases = b"".join(map(_NUMBER.pack, self._releases)) if self._releases else b""
         inline: list[Any] = []
         if block < 0:
-            for array in parts.arrays:
+            for array in arrays:
                 inline += array.data if array.size else b"", _PADDING[: -array.nbytes % 8]
-        return self._write([head, releases, form.numbers.pack(*parts.numbers)], inline, form.size, block)
+        return self._write([head, releases, numbers], inline, form.size, block)
 
     def _write(self, parts: list[bytes], arrays: list[Any], size: int, block: int) -> int:
         self._releases.clear()
@@ -187,17 +190,17 @@ class Connection:
         if seconds and not self._arrival.poll(1e3 * seconds):
             return
         try:
-            data = self._socket.recv(_MOST_AT_ONCE)
+            came = self._socket.recv_into(self._arrived)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
+            came = 0
+        if not came:
             self._end()
             return
         self._taking = True
         try:
-            self._take_in(data)
+            self._take_in(bytes(self._arrived[:came]))
         finally:
             self._taking = False
 

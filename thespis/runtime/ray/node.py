@@ -54,17 +54,19 @@ class RayLine:
         number, call = message
         body, buffers = dump(call)
         arrays = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
-        self._host.spawn(self._carry(number, body, arrays))
+        # It leaves now, before the sender goes on with what it has to do.
+        self._host.spawn(self._carry(number, body, arrays, self._handle.carry.remote(body, *arrays)))
         return len(body) + sum(array.nbytes for array in arrays)
 
-    async def _carry(self, number: int, body: bytes, arrays: list[Any]) -> None:
+    async def _carry(self, number: int, body: bytes, arrays: list[Any], reply: Any) -> None:
         while True:
             try:
-                answer, *buffers = await self._handle.carry.remote(body, *arrays)
+                answer, *buffers = await reply
                 break
             except ActorUnavailableError:
                 # It may or may not have got the call; it tells repeated ones by their number.
                 await asyncio.sleep(RETRY_SECONDS)
+                reply = self._handle.carry.remote(body, *arrays)
             except (RayActorError, TaskCancelledError):
                 # It is gone, or about to go; the supervisor brings a line to its next life, to repeat the call on.
                 return
