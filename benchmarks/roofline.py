@@ -1,9 +1,12 @@
 """How much of the machine does training use? The limit from the cost of its parts, the real run, and their ratio.
 
-Each agent step needs one environment step, one inference and one learning step. Measured one at a time, on one core and
-in the same run, their costs give the most steps per second that the machine's cores could do if nothing else
-took any time: cores / (env + inference + learn). The ratio is what the real run reaches of that. Machines are shared
-and their speed changes from one moment to the next, so this is done several times, and the median ratio counts.
+Each agent step needs one environment step, one inference and one learning step. Measured one at a time and on one
+core, their costs give the most steps per second that the machine's cores could do if nothing else took any time:
+cores / (env + inference + learn). The ratio is what the real run reaches of that.
+
+Machines are shared, and their speed may double from one second to the next. So the run is held still once a second, and
+the costs are measured before it goes on: each second of it is compared with what the machine could do right before and
+right after, and the median ratio counts.
 
 Cores of a virtual machine are often halves of one, and slower when both work. So the costs are also measured while all
 other cores learn: what the machine could do then is the limit in the last line.
@@ -18,8 +21,12 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +37,6 @@ import gymnasium
 import numpy as np
 import torch
 
-from thespis import train
 from thespis.algorithms.actor_critic import VTraceUpdate
 from thespis.algorithms.optimizers import build_optimizer, clip_gradients
 from thespis.architectures.parts import network
@@ -39,7 +45,13 @@ from thespis.experience.writers import UnrollWriter, concatenate
 from thespis.launch import defaults
 from thespis.networks.acting import Stepper
 from thespis.roles.actor import first_inputs, next_inputs
+from thespis.runtime.warden import marked
 from thespis.types import Unroll, Version
+
+_WARM_UP_SECONDS = 2.0
+_SLICE_SECONDS = 0.8
+_EXPECTED = 0.55
+"""The ratio that is expected, to know how many steps the run will make."""
 
 
 def seconds_per_call(work: Callable[[], Any], budget: float) -> float:
@@ -48,7 +60,7 @@ def seconds_per_call(work: Callable[[], Any], budget: float) -> float:
     started = time.perf_counter()
     work()
     batch = max(1, int(0.02 / (time.perf_counter() - started)))
-    times = []
+    times: list[float] = []
     end = time.perf_counter() + budget
     while time.perf_counter() < end or len(times) < 3:
         started = time.perf_counter()
@@ -112,13 +124,13 @@ def raw_vector(env: str, number: int) -> Any:
     return gymnasium.make_vec(env, number)
 
 
-def measure(cfg: Any, budget: float) -> dict[str, float]:
+def alone(parts: Parts, budget: float) -> dict[str, float]:
     """Costs on one core with one thread."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     torch.set_num_threads(1)
     try:
-        return Parts(cfg).costs(budget)
+        return parts.costs(budget)
     finally:
         os.sched_setaffinity(0, before)
 
@@ -134,7 +146,7 @@ def learn_for_ever(cfg: Any, core: int, going: Any) -> None:
 
 @contextmanager
 def others_busy(cfg: Any) -> Iterator[None]:
-    """All cores but the one that `measure` uses are learning."""
+    """All cores but the one that `alone` uses are learning."""
     context = multiprocessing.get_context("spawn")
     going = context.Semaphore(0)
     cores = sorted(os.sched_getaffinity(0))[1:]
@@ -151,47 +163,113 @@ def others_busy(cfg: Any) -> Iterator[None]:
             process.join()
 
 
-def reach(env: str, changes: dict[str, int], steps: int) -> dict[str, Any]:
-    """The summary of a real run."""
-    with tempfile.TemporaryDirectory() as directory:
-        run_dir = Path(directory) / "run"
-        return train("impala", **changes, env=env, total_steps=steps, run_dir=run_dir, quiet=True).summary
+class Live:
+    """A real run whose processes can be held still. They are known by a mark in their environment."""
+
+    def __init__(self, env: str, changes: list[str], steps: int, run_dir: Path) -> None:
+        self._mark = f"THESPIS_ROOFLINE={uuid.uuid4().hex}"
+        name, _, value = self._mark.partition("=")
+        flags = [part for change in changes for part in ("--" + change.replace("_", "-")).split("=")]
+        command = ["train", "impala", "--env", env, "--total-steps", str(steps), "--run-dir", str(run_dir), *flags]
+        self._metrics = run_dir / "metrics.jsonl"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "thespis.cli.main", *command],
+            env={**os.environ, name: value},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def row(self, after: float) -> dict[str, Any] | None:
+        """The next row of metrics that is written later than `after`, by the clock of `time.monotonic`."""
+        known = len(self._rows())
+        while self._process.poll() is None:
+            rows = self._rows()
+            if len(rows) > known:
+                if time.monotonic() > after:
+                    found: dict[str, Any] = json.loads(rows[-1])
+                    return found
+                known = len(rows)
+            time.sleep(0.005)
+        return None
+
+    def _rows(self) -> list[str]:
+        return self._metrics.read_text().splitlines() if self._metrics.exists() else []
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """All its processes stand still."""
+        self._signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in marked(self._mark):
+            os.kill(pid, number)
+
+
+def seconds_of(live: Live, parts: Parts, args: argparse.Namespace, cores: int) -> Iterator[dict[str, float]]:
+    """What single seconds of the run reach, each with the costs from before and after it."""
+    row = live.row(0.0)
+    while row is not None and not row["step"]:
+        row = live.row(0.0)
+    row = live.row(time.monotonic() + _WARM_UP_SECONDS)
+    before: dict[str, float] | None = None
+    reached = 0.0
+    for _ in range(args.seconds + 1):
+        if row is None:
+            return
+        with live.held():
+            costs = alone(parts, args.budget)
+        if before is not None:
+            meant = {name: (before[name] + costs[name]) / 2 for name in costs}
+            limit = cores / sum(meant.values())
+            yield meant | {"limit": limit, "reached": reached, "ratio": reached / limit, "lag": row["lag/mean"]}
+        before, steps, went_on = costs, row["step"], time.monotonic()
+        row = live.row(went_on + _SLICE_SECONDS)
+        if row is not None:
+            reached = (row["step"] - steps) / (time.monotonic() - went_on)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="CartPole-v1")
-    parser.add_argument("--rounds", type=int, default=5, help="how often to measure costs, run, and measure again")
-    parser.add_argument("--seconds", type=float, default=6.0, help="about how long the real run of a round should take")
-    parser.add_argument("--budget", type=float, default=1.0, help="seconds to measure each piece for, each time")
+    parser.add_argument("--seconds", type=int, default=20, help="how many seconds of the real run to look at")
+    parser.add_argument("--budget", type=float, default=0.2, help="seconds to measure each piece for, each time")
     parser.add_argument(
         "--settings", nargs="*", default=[], metavar="NAME=NUMBER", help="e.g. actors=1 envs_per_actor=64"
     )
     args = parser.parse_args()
 
     changes = {name: int(value) for name, value in (setting.split("=") for setting in args.settings)}
-    cfg = defaults("impala", args.env, changes)
+    cfg: Any = defaults("impala", args.env, changes)
     cores = len(os.sched_getaffinity(0))
     print(f"{args.env}: {cfg.actors} actors x {cfg.envs_per_actor} environments, unrolls of {cfg.unroll_length}")
     print(f"  us per step{'':8}environment  inference   learning  limit/s on {cores} cores      run/s  ratio   lag")
-    rounds: list[dict[str, float]] = []
-    costs = measure(cfg, args.budget)
-    for _ in range(args.rounds):
-        before = costs
-        summary = reach(args.env, changes, int(cores / sum(before.values()) * args.seconds))
-        costs = measure(cfg, args.budget)
-        # The machine may be shared: what a step costs during the run is the mean of before and after it.
-        meant = {name: (before[name] + costs[name]) / 2 for name in costs}
-        limit, reached = cores / sum(meant.values()), summary["steps_per_second"]
-        rounds.append(meant | {"limit": limit, "reached": reached, "ratio": reached / limit})
-        show(f"round {len(rounds)}", rounds[-1], f"{summary['lag']['mean']:6.1f}")
-    middle = {name: median(each[name] for each in rounds) for name in rounds[0]}
+    parts = Parts(cfg)
+    # About as many as it will make, for the learning rate goes down to nothing by then.
+    steps = int(_EXPECTED * cores / sum(alone(parts, args.budget).values()) * (args.seconds + _WARM_UP_SECONDS))
+    looked: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as directory:
+        live = Live(args.env, args.settings, steps, Path(directory) / "run")
+        try:
+            for one in seconds_of(live, parts, args, cores):
+                looked.append(one)
+                show(f"second {len(looked)}", one, f"{one['lag']:6.1f}")
+        finally:
+            live.end()
+    middle = {name: median(each[name] for each in looked) for name in looked[0]}
     show("median", middle)
     with others_busy(cfg):
-        together = measure(cfg, args.budget)
+        together = alone(parts, 5 * args.budget)
     crowded = cores / sum(together.values())
     show("all cores busy", middle | together | {"limit": crowded, "ratio": middle["reached"] / crowded})
-    print(json.dumps({"env": args.env, "rounds": rounds, "median": middle, "busy": together | {"limit": crowded}}))
+    print(json.dumps({"env": args.env, "seconds": looked, "median": middle, "busy": together | {"limit": crowded}}))
 
 
 def show(what: str, row: dict[str, float], more: str = "") -> None:

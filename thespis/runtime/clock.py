@@ -18,6 +18,8 @@ from thespis.runtime.process import Status
 
 T = TypeVar("T")
 
+_BLOCK_SECONDS = 0.002
+"""How long a role that is alone waits for an answer before its process looks at anything else."""
 _YIELD_SECONDS = 0.05
 """How long a role may work before the process looks at its sockets: a stop is then never far away."""
 
@@ -31,9 +33,12 @@ class LocalContext(Context):
         self.status = status
         self._thread = ThreadPoolExecutor(1, f"{identity}") if thread else None
         self.yielded = self.now()
-        self.patience = 0.0
-        """How long it may block its process to wait for an answer: not at all if others live there."""
+        self._patience = 0.0
         self._kinds: dict[str, _Measured] = {}
+
+    def alone(self) -> None:
+        """Nobody else lives in this process, so nobody there is kept waiting."""
+        self._patience = _BLOCK_SECONDS
 
     def now(self) -> float:
         return time.monotonic()
@@ -55,7 +60,7 @@ class LocalContext(Context):
     def attend(self, answer: asyncio.Future[Any]) -> None:
         line = getattr(answer, "line", None)
         if line is not None:
-            line.take(self.patience)
+            line.take(self._patience)
 
     def locate(self, env: int, episode: int, step: int) -> None:
         self.status.locate(env, episode, step)

@@ -29,8 +29,6 @@ from thespis.sealed import seal, unseal
 
 _WEIGH_SECONDS = 1.0
 """How often a process looks how much memory it has: that takes longer than a report."""
-_BLOCK_SECONDS = 0.002
-"""A role that is alone in its process may wait this long for an answer before anything else is looked at."""
 _COPIED_SHARE = 0.25
 """Of the memory that is free, a copy of what is saved may take this much."""
 
@@ -113,7 +111,7 @@ class Host:
                 self.fail(f"{spec}", error)
                 return
         if len(specs) == 1:
-            self._contexts[0].patience = _BLOCK_SECONDS
+            self._contexts[0].alone()
         for key, role in self._roles.items():
             if hasattr(role, "run"):
                 self._workers.append(loop.create_task(self._work(key, role)))

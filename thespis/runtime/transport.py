@@ -19,6 +19,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,10 @@ _HEADER = struct.Struct("<QIIqi")
 # Pickle bytes, array count, releases count, arena block (-1: arrays are inline), form (-1: it has none). Without a
 # pickle the message is of a form that is known, and the numbers of the message stand in its place.
 _NUMBER = struct.Struct("<Q")
-_PADDING = bytes(8)
 _INLINE = 16 * 1024
 """Below this many bytes of arrays a second copy is cheaper than the bookkeeping of shared memory."""
+_JOINED = 256 * 1024
+"""Up to this many bytes arrays are joined first and copied into shared memory together: one copy more, in one go."""
 _MOST_AT_ONCE = 256 * 1024
 """Bytes read from a socket in one go."""
 
@@ -69,6 +71,14 @@ class Arena:
         for array, offset in zip(arrays, offsets, strict=True):
             at = start + offset
             self._view[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
+        return start
+
+    def put(self, data: bytes) -> int:
+        """Copy `data` into a block; return where it is, -1 if there is no room."""
+        start = self._fit(aligned(len(data)))
+        if start >= 0:
+            self._blocks[start] = aligned(len(data))
+            self._memory[start : start + len(data)] = data
         return start
 
     def free(self, start: int) -> None:
@@ -143,14 +153,16 @@ class Connection:
 
     def _write_like(self, form: Form, numbers: bytes, arrays: list[Array]) -> int:
         """Send what is new in a message of a form that the other side knows."""
-        block = self._arena.place(form.size, arrays, form.offsets) if form.size > _INLINE else -1
+        large = form.size > _JOINED
+        block = self._arena.place(form.size, arrays, form.offsets) if large else -1
+        inline = b""
+        if block < 0:
+            pieces: Any = zip(arrays, form.paddings, strict=True)
+            inline = b"".join(chain.from_iterable(pieces))
+            block = self._arena.put(inline) if not large and form.size > _INLINE else -1
         head = _HEADER.pack(0, 0, len(self._releases), block, form.number)
         releases = b"".join(map(_NUMBER.pack, self._releases)) if self._releases else b""
-        inline: list[Any] = []
-        if block < 0:
-            for array in arrays:
-                inline += array.data if array.size else b"", _PADDING[: -array.nbytes % 8]
-        return self._write([head, releases, numbers], inline, form.size, block)
+        return self._write([head, releases, numbers], [inline], form.size, block)
 
     def _write(self, parts: list[bytes], arrays: list[Any], size: int, block: int) -> int:
         self._releases.clear()
