@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from thespis.experience.seats import Seats, Told
 from thespis.roles import InferenceServer
 from thespis.runtime.context import Context, Identity
-from thespis.types import Acted, Inputs, State, Stream, Unroll, Version, Versioned
+from thespis.types import Acted, Inputs, State, Stream, Unroll, Version, Versioned, unpacked
 
 pytestmark = pytest.mark.timeout(30)
 NEVER = 3600.0
@@ -148,6 +148,53 @@ def test_a_batch_goes_when_it_is_full() -> None:
             return scene.policy.batches
 
     assert asyncio.run(play()) == [4, 4]
+
+
+class AtOnceContext(FakeContext):
+    """Work takes no turn of the event loop, as in a process of its own."""
+
+    @asynccontextmanager
+    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
+        yield
+
+
+def test_who_fills_a_batch_has_the_answer_at_once() -> None:
+    async def play() -> None:
+        scene = Scene(batch=4, patience=NEVER)
+        scene.server._ctx = AtOnceContext(Identity("inference", 0, run_seed=0))
+        async with scene:
+            await asyncio.gather(*(scene.ask(actor) for actor in range(2)))  # the first weights are there now
+            first, second = scene.ask(0), scene.ask(1)
+            assert second.done() and first.done() and first.result().actions.tolist() == wanted(0, 1, 2)
+
+    asyncio.run(play())
+
+
+def test_newer_weights_are_taken_over_before_a_batch_goes() -> None:
+    async def play() -> None:
+        scene = Scene(batch=2, patience=NEVER)
+        scene.server._ctx = AtOnceContext(Identity("inference", 0, run_seed=0))
+        async with scene:
+            assert (await scene.ask(0)).version == 0
+            await scene.weights.publish()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert unpacked((await scene.ask(0)).version).update == 1
+
+    asyncio.run(play())
+
+
+def test_an_error_of_the_policy_is_not_lost() -> None:
+    async def play() -> None:
+        scene = Scene(batch=2, patience=NEVER)
+        scene.server._ctx = AtOnceContext(Identity("inference", 0, run_seed=0))
+        async with scene:
+            await scene.ask(0)
+            scene.policy.act = None  # type: ignore[assignment,method-assign]
+            with pytest.raises(TypeError):
+                scene.ask(0)
+
+    asyncio.run(play())
 
 
 def test_too_few_to_fill_a_batch_are_answered_all_the_same() -> None:

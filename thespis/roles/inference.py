@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from thespis.experience.seats import Seat, Seats, Told
+from thespis.runtime import eager
 from thespis.runtime.context import Context
 from thespis.types import Acted, Array, Inputs, State, Stream, Tree, Unroll, Version, Versioned, map_tree
 
@@ -86,8 +87,11 @@ class InferenceServer:
         self._asked: list[Asked] = []
         self._waiting: list[Asked] = []
         self._rows = 0
-        self._go = asyncio.Event()
+        self._overdue = False
         self._timer: asyncio.TimerHandle | None = None
+        self._go = asyncio.Event()
+        self._ready = self._busy = False
+        self._under_way: asyncio.Future[None] | None = None
         self._handed: dict[tuple[str, int], asyncio.Future[Any]] = {}
 
     def act(self, *words: Any) -> asyncio.Future[Answer]:
@@ -119,16 +123,17 @@ class InferenceServer:
 
     async def run(self) -> None:
         await self._adopt()
+        self._ready = True
         while True:
             await self._go.wait()
+            self._go.clear()
+            if self._under_way is not None:
+                await self._under_way
+                self._under_way = None
             if self._newer is None or self._newer.done():
                 await self._adopt()
-            asked = self._take()
-            if not asked:
-                continue
-            async with self._ctx.work("inference", items=sum(one.rows for one in asked)):
-                acted = self._act(asked)
-            self._answer(asked, acted)
+            if self._overdue or self._rows >= self._batch:
+                await self._serve()
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -137,19 +142,42 @@ class InferenceServer:
         self._asked.append(asked)
         self._rows += asked.rows
         if self._rows >= self._batch:
-            self._go.set()
+            self._depart()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._patience, self._go.set)
+            self._timer = asyncio.get_running_loop().call_later(self._patience, self._run_late)
 
-    def _take(self) -> list[Asked]:
-        """All that wait, but for those whose actor is gone."""
+    def _run_late(self) -> None:
+        self._overdue = True
+        self._depart()
+
+    def _depart(self) -> None:
+        """A batch is due. It goes at once, unless it has to wait for another, or for newer weights to be taken over."""
+        if not self._ready or self._busy or self._newer is None or self._newer.done():
+            self._go.set()
+            return
+        begun = eager.begin(self._serve())
+        if begun.done():
+            begun.result()
+        else:
+            self._under_way = begun
+            self._go.set()
+
+    async def _serve(self) -> None:
+        """Let all who wait have their actions, but for those whose actor is gone."""
         asked = [one for one in self._asked if not one.answer.done()]
-        self._asked, self._rows = [], 0
-        self._go.clear()
+        self._asked, self._rows, self._overdue = [], 0, False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return asked
+        if not asked:
+            return
+        self._busy = True
+        try:
+            async with self._ctx.work("inference", items=sum(one.rows for one in asked)):
+                acted = self._act(asked)
+            self._answer(asked, acted)
+        finally:
+            self._busy = False
 
     def _act(self, asked: Sequence[Asked]) -> Acted:
         if self._explore is not None:
