@@ -59,10 +59,10 @@ def newest(run: Path) -> Path:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("on", ["simulation", "local"])
 def test_a_resumed_run_has_its_replay_again(on: str, stage: Any) -> None:
-    train("dqn", on=on, run_dir=stage.run, quiet=True, **SMALL)
+    taken = train("dqn", on=on, run_dir=stage.run, quiet=True, **SMALL).summary["env_steps"]
     before, old = load_file(newest(stage.run) / "replay-0.safetensors"), newest(stage.run)
     counts = json.loads((old / "replay-0.json").read_text())
-    cfg = defaults("dqn", None, {**SMALL, "on": on, "total_steps": 1800, "keep": 5})
+    cfg = defaults("dqn", None, {**SMALL, "on": on, "total_steps": taken + 100, "keep": 5})
     launch("dqn", cfg, resume=stage.run, quiet=True)
     assert newest(stage.run) != old
     after = load_file(newest(stage.run) / "replay-0.safetensors")

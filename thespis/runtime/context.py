@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import zlib
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -210,12 +210,12 @@ class Context:
             self.waiting = None
 
     def ahead(self, call: Awaitable[T]) -> asyncio.Future[T]:
-        """Start a call on an edge, or a coroutine, now and await it later; only the later await counts as waiting."""
+        """Start a call on an edge, or any coroutine, now and await it later; only that await counts as waiting."""
         if isinstance(call, Asking):
             return call.begin()
         context = contextvars.copy_context()
         context.run(_AHEAD.set, True)
-        return asyncio.get_running_loop().create_task(_awaited(call), context=context)
+        return asyncio.get_running_loop().create_task(cast(Coroutine[Any, Any, T], call), context=context)
 
     async def wait(self, edge: str, answer: asyncio.Future[T]) -> T:
         """Await a call made ahead on `edge`."""
@@ -285,10 +285,6 @@ class Context:
         if traffic is None:
             traffic = self._report.edges[edge] = Traffic()
         return traffic
-
-
-async def _awaited(call: Awaitable[T]) -> T:
-    return await call
 
 
 class Waiting:
