@@ -4,9 +4,9 @@ Each agent step needs one environment step, one inference and one learning step.
 core, their costs give the most steps per second that the machine's cores could do if nothing else took any time:
 cores / (env + inference + learn). The ratio is what the real run reaches of that.
 
-Machines are shared, and their speed may double from one second to the next. So the run is held still once a second, and
-the costs are measured before it goes on: each second of it is compared with what the machine could do right before and
-right after, and the median ratio counts.
+Machines are shared, and their speed may double from one second to the next. So the run is held still about once a
+second, and the costs are measured before it goes on: each slice of it is compared with what the machine could do right
+before and right after, and the median ratio counts.
 
 Cores of a virtual machine are often halves of one, and slower when both work. So the costs are also measured while all
 other cores learn: what the machine could do then is the limit in the last line.
@@ -50,7 +50,9 @@ from thespis.types import Unroll, Version
 
 _WARM_UP_SECONDS = 2.0
 _SLICE_SECONDS = 0.8
-_EXPECTED = 0.55
+_SLICE_UPDATES = 20
+"""A slice has at least so many updates, for steps are counted when an unroll is whole."""
+_EXPECTED = 0.7
 """The ratio that is expected, to know how many steps the run will make."""
 
 
@@ -213,25 +215,26 @@ class Live:
             os.kill(pid, number)
 
 
-def seconds_of(live: Live, parts: Parts, args: argparse.Namespace, cores: int) -> Iterator[dict[str, float]]:
-    """What single seconds of the run reach, each with the costs from before and after it."""
+def slices(live: Live, parts: Parts, number: int, seconds: float, budget: float) -> Iterator[dict[str, float]]:
+    """What slices of the run reach, each with the costs from before and after it."""
+    cores = len(os.sched_getaffinity(0))
     row = live.row(0.0)
     while row is not None and not row["step"]:
         row = live.row(0.0)
     row = live.row(time.monotonic() + _WARM_UP_SECONDS)
     before: dict[str, float] | None = None
     reached = 0.0
-    for _ in range(args.seconds + 1):
+    for _ in range(number + 1):
         if row is None:
             return
         with live.held():
-            costs = alone(parts, args.budget)
+            costs = alone(parts, budget)
         if before is not None:
             meant = {name: (before[name] + costs[name]) / 2 for name in costs}
             limit = cores / sum(meant.values())
             yield meant | {"limit": limit, "reached": reached, "ratio": reached / limit, "lag": row["lag/mean"]}
         before, steps, went_on = costs, row["step"], time.monotonic()
-        row = live.row(went_on + _SLICE_SECONDS)
+        row = live.row(went_on + seconds)
         if row is not None:
             reached = (row["step"] - steps) / (time.monotonic() - went_on)
 
@@ -239,7 +242,7 @@ def seconds_of(live: Live, parts: Parts, args: argparse.Namespace, cores: int) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="CartPole-v1")
-    parser.add_argument("--seconds", type=int, default=20, help="how many seconds of the real run to look at")
+    parser.add_argument("--slices", type=int, default=16, help="how many slices of the real run to look at")
     parser.add_argument("--budget", type=float, default=0.2, help="seconds to measure each piece for, each time")
     parser.add_argument(
         "--settings", nargs="*", default=[], metavar="NAME=NUMBER", help="e.g. actors=1 envs_per_actor=64"
@@ -252,15 +255,17 @@ def main() -> None:
     print(f"{args.env}: {cfg.actors} actors x {cfg.envs_per_actor} environments, unrolls of {cfg.unroll_length}")
     print(f"  us per step{'':8}environment  inference   learning  limit/s on {cores} cores      run/s  ratio   lag")
     parts = Parts(cfg)
+    limit = cores / sum(alone(parts, args.budget).values())
+    seconds = max(_SLICE_SECONDS, _SLICE_UPDATES * parts.batch.rewards.size / limit)
     # About as many as it will make, for the learning rate goes down to nothing by then.
-    steps = int(_EXPECTED * cores / sum(alone(parts, args.budget).values()) * (args.seconds + _WARM_UP_SECONDS))
+    steps = int(_EXPECTED * limit * ((args.slices + 1) * seconds + _WARM_UP_SECONDS))
     looked: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as directory:
         live = Live(args.env, args.settings, steps, Path(directory) / "run")
         try:
-            for one in seconds_of(live, parts, args, cores):
+            for one in slices(live, parts, args.slices, seconds, args.budget):
                 looked.append(one)
-                show(f"second {len(looked)}", one, f"{one['lag']:6.1f}")
+                show(f"slice {len(looked)}", one, f"{one['lag']:6.1f}")
         finally:
             live.end()
     middle = {name: median(each[name] for each in looked) for name in looked[0]}
@@ -269,7 +274,7 @@ def main() -> None:
         together = alone(parts, 5 * args.budget)
     crowded = cores / sum(together.values())
     show("all cores busy", middle | together | {"limit": crowded, "ratio": middle["reached"] / crowded})
-    print(json.dumps({"env": args.env, "seconds": looked, "median": middle, "busy": together | {"limit": crowded}}))
+    print(json.dumps({"env": args.env, "slices": looked, "median": middle, "busy": together | {"limit": crowded}}))
 
 
 def show(what: str, row: dict[str, float], more: str = "") -> None:
