@@ -136,6 +136,8 @@ def measure(name: str, actors: int, seconds: float) -> dict[str, Any]:
         trained = launch(name, configure(name, actors, waiting, directory), quiet=True, began=watch.began)
     watch.join()
     assert watch.session is not None
+    if watch.session.stop_reason != "measured":
+        raise SystemExit(f"{name} with {actors} actors was not measured: {watch.session.stop_reason}")
     first, last = watch.moments
     passed = last.seconds - first.seconds
     pulls = watch.session.monitor.edges.get("actor.weights.pull")
