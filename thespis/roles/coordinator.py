@@ -205,10 +205,11 @@ class Coordinator:
 
     async def _until_moved(self) -> None:
         patience = self._patience()
+        moved = asyncio.ensure_future(self._moved.wait())
         try:
-            await asyncio.wait_for(self._moved.wait(), patience if math.isfinite(patience) else None)
-        except TimeoutError:
-            return
+            await asyncio.wait({moved}, timeout=patience if math.isfinite(patience) else None)
+        finally:
+            moved.cancel()
 
     def _wake(self) -> None:
         self._moved.set()
