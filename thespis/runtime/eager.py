@@ -31,8 +31,12 @@ def begin(work: asyncio.Future[T] | Coroutine[Any, Any, T]) -> asyncio.Future[T]
     except Exception as error:
         done.set_exception(error)
     else:
-        return loop.create_task(_rest(work, awaited))
+        return loop.create_task(_finish(work, awaited))
     return done
+
+
+async def _finish(work: Coroutine[Any, Any, T], awaited: Any) -> T:
+    return await _rest(work, awaited)
 
 
 @coroutine
