@@ -248,4 +248,22 @@ ENTRIES = (
         None,
         "Gymnasium's native vectors, 512 environments, 2 threads",
     ),
+    Entry(
+        "cleanrl-native-1024",
+        "PPO as CleanRL writes it",
+        "cleanrl",
+        "cleanrl",
+        "",
+        {
+            "native": True,
+            "n_envs": 1024,
+            "n_steps": 32,
+            "learning_rate": 2.5e-3,
+            "epochs": 4,
+            "minibatches": 4,
+            "threads": 2,
+        },
+        None,
+        "Gymnasium's native vectors, 1,024 environments, 2 threads",
+    ),
 )
