@@ -173,7 +173,7 @@ class Live:
         name, _, value = self._mark.partition("=")
         flags = [part for change in changes for part in ("--" + change.replace("_", "-")).split("=")]
         command = ["train", "impala", "--env", env, "--total-steps", str(steps), "--run-dir", str(run_dir), *flags]
-        self._metrics = run_dir / "metrics.jsonl"
+        self._steps, self._metrics = steps, run_dir / "metrics.jsonl"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "thespis.cli.main", *command],
             env={**os.environ, name: value},
@@ -182,14 +182,17 @@ class Live:
         )
 
     def row(self, after: float) -> dict[str, Any] | None:
-        """The next row of metrics that is written later than `after`, by the clock of `time.monotonic`."""
+        """The next row of metrics that is written later than `after`, by the clock of `time.monotonic`.
+
+        None when all steps are made: what comes then is no training.
+        """
         known = len(self._rows())
         while self._process.poll() is None:
             rows = self._rows()
             if len(rows) > known:
                 if time.monotonic() > after:
                     found: dict[str, Any] = json.loads(rows[-1])
-                    return found
+                    return found if found["step"] < self._steps else None
                 known = len(rows)
             time.sleep(0.005)
         return None
@@ -268,6 +271,8 @@ def main() -> None:
                 show(f"slice {len(looked)}", one, f"{one['lag']:6.1f}")
         finally:
             live.end()
+    if not looked:
+        raise SystemExit("the run ended before a slice of it was measured; give more --slices, or try it by itself")
     middle = {name: median(each[name] for each in looked) for name in looked[0]}
     show("median", middle)
     with others_busy(cfg):

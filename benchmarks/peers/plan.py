@@ -115,6 +115,8 @@ _IMPALA = {
     "timeout_s_sampler_manager": 0.05,
 }
 
+_NATIVE = {"native": True, "n_steps": 32, "learning_rate": 2.5e-3, "epochs": 4, "minibatches": 4}
+
 _CONSTANT = {"optimizer": {"learning_rate": 1e-3}}
 """A rate that may stay as it is; the preset's, three times as high, falls to zero over steps that take two seconds."""
 
@@ -226,7 +228,7 @@ ENTRIES = (
         "cleanrl",
         "cleanrl",
         "",
-        {"native": True, "n_envs": 64, "n_steps": 32, "learning_rate": 2.5e-3, "epochs": 4, "minibatches": 4},
+        {**_NATIVE, "n_envs": 64},
         {"native": True, "n_envs": 16, "threads": 2},
         "Gymnasium's native vectors, 64 environments (Pong: 16)",
     ),
@@ -236,15 +238,7 @@ ENTRIES = (
         "cleanrl",
         "cleanrl",
         "",
-        {
-            "native": True,
-            "n_envs": 512,
-            "n_steps": 32,
-            "learning_rate": 2.5e-3,
-            "epochs": 4,
-            "minibatches": 4,
-            "threads": 2,
-        },
+        {**_NATIVE, "n_envs": 512, "threads": 2},
         None,
         "Gymnasium's native vectors, 512 environments, 2 threads",
     ),
@@ -254,15 +248,7 @@ ENTRIES = (
         "cleanrl",
         "cleanrl",
         "",
-        {
-            "native": True,
-            "n_envs": 1024,
-            "n_steps": 32,
-            "learning_rate": 2.5e-3,
-            "epochs": 4,
-            "minibatches": 4,
-            "threads": 2,
-        },
+        {**_NATIVE, "n_envs": 1024, "threads": 2},
         None,
         "Gymnasium's native vectors, 1,024 environments, 2 threads",
     ),

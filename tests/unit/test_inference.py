@@ -32,6 +32,14 @@ class FakeContext(Context):
         await asyncio.sleep(0)
 
 
+class AtOnceContext(FakeContext):
+    """Work takes no turn of the event loop, as in a process of its own."""
+
+    @asynccontextmanager
+    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
+        yield
+
+
 class Policy:
     """Acts on an observation by repeating it, and counts in its state how often it saw the environment."""
 
@@ -72,9 +80,15 @@ class Weights:
 class Scene:
     """A server with what it needs; unrolls are of two steps."""
 
-    def __init__(self, batch: int, patience: float, insert: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        batch: int,
+        patience: float,
+        insert: Callable[..., Any] | None = None,
+        context: type[FakeContext] = FakeContext,
+    ) -> None:
         self.policy, self.weights, self.unrolls = Policy(), Weights(), list[tuple[Stream, Unroll]]()
-        self.ctx = FakeContext(Identity("inference", 0, run_seed=0))
+        self.ctx = context(Identity("inference", 0, run_seed=0))
         made = Seats(2, lambda rows: (np.zeros(rows, np.int64),), np.zeros((), np.int64))
         self.server = InferenceServer(
             self.ctx, self.policy, made, self.weights, insert or self._insert, batch, patience  # type: ignore[arg-type]
@@ -150,19 +164,9 @@ def test_a_batch_goes_when_it_is_full() -> None:
     assert asyncio.run(play()) == [4, 4]
 
 
-class AtOnceContext(FakeContext):
-    """Work takes no turn of the event loop, as in a process of its own."""
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
-
-
 def test_who_fills_a_batch_has_the_answer_at_once() -> None:
     async def play() -> None:
-        scene = Scene(batch=4, patience=NEVER)
-        scene.server._ctx = AtOnceContext(Identity("inference", 0, run_seed=0))
-        async with scene:
+        async with Scene(batch=4, patience=NEVER, context=AtOnceContext) as scene:
             await asyncio.gather(*(scene.ask(actor) for actor in range(2)))  # the first weights are there now
             first, second = scene.ask(0), scene.ask(1)
             assert second.done() and first.done() and first.result().actions.tolist() == wanted(0, 1, 2)
@@ -172,9 +176,7 @@ def test_who_fills_a_batch_has_the_answer_at_once() -> None:
 
 def test_newer_weights_are_taken_over_before_a_batch_goes() -> None:
     async def play() -> None:
-        scene = Scene(batch=2, patience=NEVER)
-        scene.server._ctx = AtOnceContext(Identity("inference", 0, run_seed=0))
-        async with scene:
+        async with Scene(batch=2, patience=NEVER, context=AtOnceContext) as scene:
             assert (await scene.ask(0)).version == 0
             await scene.weights.publish()
             for _ in range(5):
@@ -186,9 +188,7 @@ def test_newer_weights_are_taken_over_before_a_batch_goes() -> None:
 
 def test_an_error_of_the_policy_is_not_lost() -> None:
     async def play() -> None:
-        scene = Scene(batch=2, patience=NEVER)
-        scene.server._ctx = AtOnceContext(Identity("inference", 0, run_seed=0))
-        async with scene:
+        async with Scene(batch=2, patience=NEVER, context=AtOnceContext) as scene:
             await scene.ask(0)
             scene.policy.act = None  # type: ignore[assignment,method-assign]
             with pytest.raises(TypeError):

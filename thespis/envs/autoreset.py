@@ -245,7 +245,7 @@ class Environments:
 
 
 def _any(flags: Array) -> bool:
-    """Whether one of these bools is true; for a few of them a fifth of the time of `.any()`."""
+    """Whether one of these bools is true; for a few of them much faster than `.any()`."""
     return 1 in flags.tobytes()
 
 

@@ -127,12 +127,12 @@ class InferenceServer:
         while True:
             await self._go.wait()
             self._go.clear()
-            if self._under_way is not None:
-                await self._under_way
-                self._under_way = None
+            while self._under_way is not None:
+                under_way, self._under_way = self._under_way, None
+                await under_way
             if self._newer is None or self._newer.done():
                 await self._adopt()
-            if self._overdue or self._rows >= self._batch:
+            if not self._busy and (self._overdue or self._rows >= self._batch):
                 await self._serve()
 
     # -- batches ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from thespis.runtime.context import Context, Identity
 from thespis.runtime.process import Status
@@ -22,6 +22,20 @@ _BLOCK_SECONDS = 0.002
 """How long a role that is alone waits for an answer before its process looks at anything else."""
 _YIELD_SECONDS = 0.05
 """How long a role may work before the process looks at its sockets: a stop is then never far away."""
+
+
+class HasAnswers(Protocol):
+    """Where answers come from."""
+
+    def take(self, seconds: float = 0.0) -> None: ...
+
+
+class Sent(asyncio.Future[Any]):
+    """The answer to a call that went to another process, and the line on which it is expected, if there is one yet."""
+
+    def __init__(self, line: HasAnswers | None) -> None:
+        super().__init__()
+        self.line = line
 
 
 class LocalContext(Context):
@@ -58,9 +72,8 @@ class LocalContext(Context):
         return result
 
     def attend(self, answer: asyncio.Future[Any]) -> None:
-        line = getattr(answer, "line", None)
-        if line is not None:
-            line.take(self._patience)
+        if isinstance(answer, Sent) and answer.line is not None:
+            answer.line.take(self._patience)
 
     def locate(self, env: int, episode: int, step: int) -> None:
         self.status.locate(env, episode, step)

@@ -1,6 +1,6 @@
 """Coroutines that are begun at once: one that never waits needs no task, and no turn of the event loop.
 
-Most answers of a service are like that, and a task for each costs several times what the service does for it.
+Most answers of a service are like that, and an actor waits for many of them.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -117,14 +118,14 @@ class _Built(NamedTuple):
 class Form:
     """What all messages alike have in common.
 
-    `size`: bytes that their arrays take, each at one of `offsets` and followed by one of `paddings`.
+    `size`: bytes that their arrays take, each at one of `offsets`.
     """
 
     def __init__(self, number: int, message: Any) -> None:
         content = message[1]
         self.number, self.size = number, 0
         self.offsets: list[int] = []
-        self.paddings: list[bytes] = []
+        self._paddings: list[bytes] = []
         self._call = content._replace(args=()) if type(content) is Call else None
         self._numbers = "qqq" if self._call is not None else "q"
         self._plan = self._planned(content.args if self._call is not None else content[0])
@@ -136,8 +137,8 @@ class Form:
         if kind is np.ndarray:
             place = _Place(value.shape, value.dtype, self.size)
             self.offsets.append(self.size)
-            self.paddings.append(bytes(-value.nbytes % _ALIGN))
-            self.size += value.nbytes + len(self.paddings[-1])
+            self._paddings.append(bytes(-value.nbytes % _ALIGN))
+            self.size += value.nbytes + len(self._paddings[-1])
             return place
         if kind in _NUMBERS:
             self._numbers += _NUMBERS[kind]
@@ -148,6 +149,11 @@ class Form:
             return _Built(kind, tuple(value), [self._planned(part) for part in value.values()])
         held = value if issubclass(kind, tuple | list) else _fields(kind)(value)
         return _Built(kind, (), [self._planned(part) for part in held])
+
+    def joined(self, arrays: list[Array]) -> bytes:
+        """The arrays of a message one after the other, each where its offset says."""
+        pieces: Any = zip(arrays, self._paddings, strict=True)
+        return b"".join(chain.from_iterable(pieces))
 
     def make(self, frame: bytes, at: int, memory: Any) -> Any:
         """The message with the numbers at `at` of a frame, and arrays that are views of `memory`."""

@@ -1,7 +1,7 @@
 """The roles of one process: builds them, serves their edges, runs the workers, and says what happens.
 
 The same under the local and the Ray runtime. Those differ in how a process is started, how it is told what to do, and
-in the lines between processes; a line is anything with a `send`.
+in the lines between processes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from thespis.errors import ThespisError
 from thespis.memory import available_memory
 from thespis.program import RoleSpec
 from thespis.runs.checkpoints import save_role
-from thespis.runtime.clock import LocalContext
+from thespis.runtime.clock import LocalContext, Sent
 from thespis.runtime.context import Identity
 from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.process import Status, peak_memory_mb
-from thespis.runtime.transport import Connection
 from thespis.sealed import seal, unseal
 
 _WEIGH_SECONDS = 1.0
@@ -55,13 +54,8 @@ class Line(Protocol):
 
     def send(self, message: Any) -> int: ...
 
-
-class Sent(asyncio.Future[Any]):
-    """The answer to a call that went to another process, and the line on which it is expected."""
-
-    def __init__(self, line: Connection | None) -> None:
-        super().__init__()
-        self.line = line
+    def take(self, seconds: float = 0.0) -> None:
+        """Take in what has come, if that can be done here; wait so long if nothing has."""
 
 
 @dataclass(slots=True)
@@ -156,7 +150,7 @@ class Host:
             call = call._replace(args=tuple(map(seal, call.args)))
         line = self._peers.get(home)
         sent = 0 if line is None else line.send((number, call))
-        answer = Sent(line if isinstance(line, Connection) else None)
+        answer = Sent(line)
         self._pending[number] = Pending(home, call, answer, sent, answered)
         return answer
 
@@ -221,8 +215,8 @@ class Host:
         """Take a line to another process, new or restarted, and repeat what it has not answered."""
         self._peers[peer] = line
         for number, pending in self._pending.items():
-            if pending.home == peer:
-                pending.answer.line = line if isinstance(line, Connection) else None
+            if pending.home == peer and not pending.answer.done():  # one that was given up is not repeated
+                pending.answer.line = line
                 pending.sent += line.send((number, pending.call))
 
     def lost(self, line: Line) -> None:

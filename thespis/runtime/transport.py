@@ -19,7 +19,6 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ _INLINE = 16 * 1024
 """Below this many bytes of arrays a second copy is cheaper than the bookkeeping of shared memory."""
 _JOINED = 256 * 1024
 """Up to this many bytes arrays are joined first and copied into shared memory together: one copy more, in one go."""
-_MOST_AT_ONCE = 256 * 1024
+_MOST_AT_ONCE = 64 * 1024
 """Bytes read from a socket in one go."""
 
 
@@ -64,33 +63,34 @@ class Arena:
 
     def place(self, length: int, arrays: list[Array], offsets: list[int]) -> int:
         """Copy arrays to these offsets of one block; return where it is, -1 if there is no room."""
-        start = self._fit(aligned(length))
-        if start < 0:
-            return -1
-        self._blocks[start] = aligned(length)
-        for array, offset in zip(arrays, offsets, strict=True):
-            at = start + offset
-            self._view[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
+        start = self._reserve(length)
+        if start >= 0:
+            for array, offset in zip(arrays, offsets, strict=True):
+                at = start + offset
+                self._view[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
         return start
 
     def put(self, data: bytes) -> int:
         """Copy `data` into a block; return where it is, -1 if there is no room."""
-        start = self._fit(aligned(len(data)))
+        start = self._reserve(len(data))
         if start >= 0:
-            self._blocks[start] = aligned(len(data))
             self._memory[start : start + len(data)] = data
         return start
 
     def free(self, start: int) -> None:
         self._blocks.pop(start, None)
 
-    def _fit(self, length: int) -> int:
-        position = 0
+    def _reserve(self, length: int) -> int:
+        """Take the first block that is long enough; return where it is, -1 if there is none."""
+        length, position = aligned(length), 0
         for start in sorted(self._blocks):
             if start - position >= length:
-                return position
+                break
             position = start + self._blocks[start]
-        return position if self.size - position >= length else -1
+        if self.size - position < length:
+            return -1
+        self._blocks[position] = length
+        return position
 
 
 class PeerArena:
@@ -153,13 +153,10 @@ class Connection:
 
     def _write_like(self, form: Form, numbers: bytes, arrays: list[Array]) -> int:
         """Send what is new in a message of a form that the other side knows."""
-        large = form.size > _JOINED
-        block = self._arena.place(form.size, arrays, form.offsets) if large else -1
-        inline = b""
-        if block < 0:
-            pieces: Any = zip(arrays, form.paddings, strict=True)
-            inline = b"".join(chain.from_iterable(pieces))
-            block = self._arena.put(inline) if not large and form.size > _INLINE else -1
+        block = self._arena.place(form.size, arrays, form.offsets) if form.size > _JOINED else -1
+        inline = form.joined(arrays) if block < 0 else b""
+        if _INLINE < form.size <= _JOINED:
+            block = self._arena.put(inline)
         head = _HEADER.pack(0, 0, len(self._releases), block, form.number)
         releases = b"".join(map(_NUMBER.pack, self._releases)) if self._releases else b""
         return self._write([head, releases, numbers], [inline], form.size, block)

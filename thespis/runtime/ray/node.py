@@ -58,6 +58,9 @@ class RayLine:
         self._host.spawn(self._carry(number, body, arrays, self._handle.carry.remote(body, *arrays)))
         return len(body) + sum(array.nbytes for array in arrays)
 
+    def take(self, seconds: float = 0.0) -> None:
+        """Ray brings what comes."""
+
     async def _carry(self, number: int, body: bytes, arrays: list[Any], reply: Any) -> None:
         while True:
             try:

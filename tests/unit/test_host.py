@@ -1,0 +1,45 @@
+"""A host by itself: what it asks of another process, and of the next life of that process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from thespis.runtime.endpoint import Call
+from thespis.runtime.host import Host
+from thespis.runtime.process import Status, status_page
+
+
+class Noted:
+    """A line that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> int:
+        self.sent.append(message)
+        return 10
+
+    def take(self, seconds: float = 0.0) -> None:
+        """Nothing comes."""
+
+
+def test_a_new_life_is_asked_again_for_what_is_still_wanted() -> None:
+    async def play() -> None:
+        page = status_page("test")
+        host = Host(lambda message: None, Status(page))
+        os.close(page)
+        host._homes = {("queue", 0): "services"}
+        old, new, took = Noted(), Noted(), list[int]()
+        host.adopt("services", old)
+        calls = [Call(("actor", 0, 1), number, 0, ("queue", 0), "insert", (number,)) for number in range(2)]
+        given_up, wanted = (host._deliver(call, "actor.queue.insert", took.append) for call in calls)
+        given_up.cancel()
+        host.adopt("services", new)
+        assert [call for _, call in old.sent] == calls
+        assert [call for _, call in new.sent] == calls[1:]
+        host.on_message(new, (new.sent[0][0], ("done",)), 5)
+        assert await wanted == "done" and took == [10 + 10 + 5]
+
+    asyncio.run(play())
