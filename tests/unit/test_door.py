@@ -21,7 +21,7 @@ from thespis.experience.seats import Told
 from thespis.roles import InferenceServer
 from thespis.types import Stream
 from thespis.wire import line as line_module
-from thespis.wire.door import METHOD, SERVICE, TOKEN, Invitation
+from thespis.wire.door import METHOD, SERVICE, TOKEN, Invitation, _say
 from thespis.wire.line import Line
 from thespis.wire.schema import Layout
 from thespis.wire.tls import Tls
@@ -158,6 +158,21 @@ def test_a_refusal_waits_for_what_is_being_said() -> None:
             assert code is CODE.INVALID_ARGUMENT and "bytes, not" in why
 
     play(script)
+
+
+def test_an_answer_to_who_has_left_is_no_failure() -> None:
+    """The stream may break while an answer is on its way out; that the actor is gone is heard elsewhere."""
+
+    class Left:
+        async def write(self, answer: bytes) -> None:
+            raise grpc._cython.cygrpc.ExecuteBatchError("Failed")
+
+    async def script() -> None:
+        answers: asyncio.Queue[bytes | None] = asyncio.Queue()
+        answers.put_nowait(b"answer")
+        await asyncio.wait_for(_say(Left(), answers), 5.0)
+
+    asyncio.run(script())
 
 
 def test_the_same_environments_ask_once_at_a_time() -> None:

@@ -217,6 +217,10 @@ class Supervisor:
     def _on_gone(self, member: Member) -> None:
         """It has ended: start it again if its roles allow, else end the run with the error, told once."""
         if self._stopping or self._session.stop_reason is not None:
+            if member.failure is not None:
+                what, trace, _ = member.failure
+                self._session.log(f"{what}, at the end of the run")
+                self._session.log(trace, show=False)
             return
         specs = self._program.processes[member.name]
         roles = ", ".join(map(str, specs))
@@ -334,6 +338,10 @@ class Supervisor:
     async def _evaluate(self) -> None:
         for spec in self._program.roles:
             if hasattr(spec.kind, "evaluate") and spec.process in self._members:
+                gone = [home for home in self._neighbours(spec.process) if home not in self._members]
+                if gone:
+                    self._session.log(f"no final evaluation: {', '.join(gone)} ended before it")
+                    continue
                 try:
                     await asyncio.wait_for(self._ask(spec.process, "do", spec.key, "evaluate"), _EVALUATE_SECONDS)
                 except (TimeoutError, RuntimeError) as error:

@@ -7,7 +7,7 @@ import hmac
 import secrets
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -222,6 +222,7 @@ class Door:
 
 
 async def _say(context: Any, answers: asyncio.Queue[bytes | None]) -> None:
-    """Give answers as they come, until None; a stream takes one at a time."""
-    while (answer := await answers.get()) is not None:
-        await context.write(answer)
+    """Give answers as they come, until None or until the actor is gone; a stream takes one at a time."""
+    with suppress(aio.InternalError):
+        while (answer := await answers.get()) is not None:
+            await context.write(answer)
