@@ -126,15 +126,18 @@ def raw_vector(env: str, number: int) -> Any:
     return gymnasium.make_vec(env, number)
 
 
-def alone(parts: Parts, budget: float) -> dict[str, float]:
-    """Costs on one core with one thread."""
+def alone(parts: Parts, budget: float, cores: set[int]) -> dict[str, float]:
+    """Costs with one thread on one core, the mean over these cores: they are not always equally fast."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
     torch.set_num_threads(1)
+    measured: list[dict[str, float]] = []
     try:
-        return parts.costs(budget)
+        for core in sorted(cores):
+            os.sched_setaffinity(0, {core})
+            measured.append(parts.costs(budget / len(cores)))
     finally:
         os.sched_setaffinity(0, before)
+    return {name: sum(each[name] for each in measured) / len(measured) for name in measured[0]}
 
 
 def learn_for_ever(cfg: Any, core: int, going: Any) -> None:
@@ -148,7 +151,7 @@ def learn_for_ever(cfg: Any, core: int, going: Any) -> None:
 
 @contextmanager
 def others_busy(cfg: Any) -> Iterator[None]:
-    """All cores but the one that `alone` uses are learning."""
+    """All cores but the first are learning."""
     context = multiprocessing.get_context("spawn")
     going = context.Semaphore(0)
     cores = sorted(os.sched_getaffinity(0))[1:]
@@ -220,7 +223,7 @@ class Live:
 
 def slices(live: Live, parts: Parts, number: int, seconds: float, budget: float) -> Iterator[dict[str, float]]:
     """What slices of the run reach, each with the costs from before and after it."""
-    cores = len(os.sched_getaffinity(0))
+    cores = os.sched_getaffinity(0)
     row = live.row(0.0)
     while row is not None and not row["step"]:
         row = live.row(0.0)
@@ -231,10 +234,10 @@ def slices(live: Live, parts: Parts, number: int, seconds: float, budget: float)
         if row is None:
             return
         with live.held():
-            costs = alone(parts, budget)
+            costs = alone(parts, budget, cores)
         if before is not None:
             meant = {name: (before[name] + costs[name]) / 2 for name in costs}
-            limit = cores / sum(meant.values())
+            limit = len(cores) / sum(meant.values())
             yield meant | {"limit": limit, "reached": reached, "ratio": reached / limit, "lag": row["lag/mean"]}
         before, steps, went_on = costs, row["step"], time.monotonic()
         row = live.row(went_on + seconds)
@@ -254,11 +257,12 @@ def main() -> None:
 
     changes = {name: int(value) for name, value in (setting.split("=") for setting in args.settings)}
     cfg: Any = defaults("impala", args.env, changes)
-    cores = len(os.sched_getaffinity(0))
+    cores = os.sched_getaffinity(0)
     print(f"{args.env}: {cfg.actors} actors x {cfg.envs_per_actor} environments, unrolls of {cfg.unroll_length}")
-    print(f"  us per step{'':8}environment  inference   learning  limit/s on {cores} cores      run/s  ratio   lag")
+    over = f"limit/s on {len(cores)} cores"
+    print(f"  us per step{'':8}environment  inference   learning  {over}      run/s  ratio   lag")
     parts = Parts(cfg)
-    limit = cores / sum(alone(parts, args.budget).values())
+    limit = len(cores) / sum(alone(parts, args.budget, cores).values())
     seconds = max(_SLICE_SECONDS, _SLICE_UPDATES * parts.batch.rewards.size / limit)
     # About as many as it will make, for the learning rate goes down to nothing by then.
     steps = int(_EXPECTED * limit * ((args.slices + 1) * seconds + _WARM_UP_SECONDS))
@@ -276,8 +280,8 @@ def main() -> None:
     middle = {name: median(each[name] for each in looked) for name in looked[0]}
     show("median", middle)
     with others_busy(cfg):
-        together = alone(parts, 5 * args.budget)
-    crowded = cores / sum(together.values())
+        together = alone(parts, 5 * args.budget, {min(cores)})
+    crowded = len(cores) / sum(together.values())
     show("all cores busy", middle | together | {"limit": crowded, "ratio": middle["reached"] / crowded})
     print(json.dumps({"env": args.env, "slices": looked, "median": middle, "busy": together | {"limit": crowded}}))
 

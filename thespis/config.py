@@ -196,6 +196,8 @@ class OptimizerConfig:
     """rmsprop: decay of the mean square."""
     momentum: float = 0.0
     """rmsprop: momentum."""
+    beta2: float = 0.999
+    """adam: decay of the mean square. A lower one keeps a surprise after a quiet time from becoming a leap."""
     clip: float = 40.0
     """Largest global norm of the gradients; 0 does not clip."""
 

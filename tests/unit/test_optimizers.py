@@ -16,7 +16,7 @@ from thespis.experience.writers import discounted_returns
 
 
 def config(kind: str, **changes: float) -> SimpleNamespace:
-    return SimpleNamespace(**{"kind": kind, "epsilon": 0.01, "decay": 0.9, "momentum": 0.0, **changes})
+    return SimpleNamespace(**{"kind": kind, "epsilon": 0.01, "decay": 0.9, "momentum": 0.0, "beta2": 0.999, **changes})
 
 
 def test_rmsprop_has_epsilon_inside_the_root_and_starts_at_one() -> None:
@@ -71,7 +71,15 @@ def test_adagrad_steps(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cfg", [config("sgd"), config("adagrad"), config("rmsprop"), config("rmsprop", momentum=0.9), config("adam")]
+    "cfg",
+    [
+        config("sgd"),
+        config("adagrad"),
+        config("rmsprop"),
+        config("rmsprop", momentum=0.9),
+        config("adam"),
+        config("adam", beta2=0.9),
+    ],
 )
 def test_a_flat_vector_takes_the_same_steps_as_tensors_do(cfg: SimpleNamespace) -> None:
     rng = np.random.default_rng(0)

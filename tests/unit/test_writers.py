@@ -47,7 +47,8 @@ def stream(steps: int, batch: int, rng: np.random.Generator, *, tree: bool, same
         over = terminated | truncated
         first = over if same_step else ~valid
         final = obs_at(1000 + time, batch, tree) if same_step and over.any() else None
-        step = EnvStep(obs_at(time + 1, batch, tree), rewards, terminated, truncated, valid, first, final, [])
+        usual = not (over.any() or first.any())
+        step = EnvStep(obs_at(time + 1, batch, tree), rewards, terminated, truncated, valid, first, final, [], usual)
         state = (np.full((batch, 3), float(time)),)
         actions, logp = rng.integers(0, 5, (batch, 2)), rng.normal(size=batch).astype(np.float32)
         moments.append(Moment(inputs, state, actions, logp, step, Version(1, time // 4)))

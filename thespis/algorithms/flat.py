@@ -17,7 +17,7 @@ from thespis.types import Array
 
 
 class OptimizerSettings(Protocol):
-    """What the optimisers read. `decay` and `momentum` concern RMSProp only."""
+    """What the optimisers read. `decay` and `momentum` concern RMSProp only, `beta2` Adam."""
 
     @property
     def kind(self) -> str: ...
@@ -27,6 +27,8 @@ class OptimizerSettings(Protocol):
     def decay(self) -> float: ...
     @property
     def momentum(self) -> float: ...
+    @property
+    def beta2(self) -> float: ...
 
 
 class Flat(Protocol):
@@ -82,8 +84,8 @@ class FlatRMSProp:
 
 
 class FlatAdam:
-    def __init__(self, size: int, cfg: OptimizerSettings, betas: tuple[float, float] = (0.9, 0.999)) -> None:
-        self._epsilon, self._betas = cfg.epsilon, betas
+    def __init__(self, size: int, cfg: OptimizerSettings) -> None:
+        self._epsilon, self._betas = cfg.epsilon, (0.9, cfg.beta2)
         self.slots: dict[str, Array] = {
             "mean": np.zeros(size, np.float32),
             "square": np.zeros(size, np.float32),

@@ -52,10 +52,12 @@ class PolicyUpdate(Generic[Settings]):
         self._views = weight_views(network)
         self._cfg = cfg
         self._return_scale = ReturnScale()
+        self._normalizes = isinstance(network, ActorCritic) and network.encoder.normalizes
 
     def observe(self, batch: Unroll) -> None:
         """Let a network that normalises observations see the batch; call it once per batch, after the gradients."""
-        if isinstance(self.network, ActorCritic):
+        if self._normalizes:
+            assert isinstance(self.network, ActorCritic)
             self.network.observe(as_tensors(map_tree(lambda leaf: leaf[:-1], batch.inputs.obs)))
 
     def weights(self) -> dict[str, Array]:

@@ -36,6 +36,7 @@ class StepConfig:
     """adam: epsilon."""
 
     decay = momentum = 0.0  # of RMSProp, which is not offered
+    beta2 = 0.999  # of Adam, as in the paper's code
 
 
 @dataclass(frozen=True)

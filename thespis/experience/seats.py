@@ -60,9 +60,8 @@ def tell(stream: Stream, start: int, number: int, inputs: Inputs, step: EnvStep 
     if step is None:
         flags = np.full(len(inputs.first), _FIRST | _VALID, np.uint8)
         return Told(stream, start, number, inputs.obs, inputs.last_reward, flags, None)
-    usual = _usual(len(step.rewards))
-    if not np.count_nonzero(step.first | step.terminated | step.truncated):
-        return Told(stream, start, number, step.obs, step.rewards, usual.flags, None)
+    if step.usual:
+        return Told(stream, start, number, step.obs, step.rewards, _usual(len(step.rewards)).flags, None)
     flags = step.first * np.uint8(_FIRST) | step.valid * np.uint8(_VALID)
     flags |= step.terminated * np.uint8(_TERMINATED) | step.truncated * np.uint8(_TRUNCATED)
     finals = None
@@ -76,7 +75,7 @@ def heard(told: Told) -> EnvStep:
     flags, usual = told.flags, _usual(len(told.flags))
     if flags.tobytes() == usual.raw:
         never, always = usual.never, usual.always
-        return EnvStep(told.obs, told.rewards, never, never, always, never, None, [])
+        return EnvStep(told.obs, told.rewards, never, never, always, never, None, [], usual=True)
     truncated, final = (flags & _TRUNCATED).astype(np.bool_), None
     if told.finals is not None:
 

@@ -33,14 +33,11 @@ class UnrollWriter:
                 unroll.q = np.empty((self._length, *acted.q.shape), np.float32)
             unroll.q[t] = acted.q
         unroll.rewards[t] = step.rewards
-        unroll.terminated[t] = step.terminated
-        unroll.truncated[t] = step.truncated
-        unroll.valid[t] = step.valid
+        if not step.usual:
+            self._flag(step)
         if version is not self._version:
             self._version = version
             unroll.versions[t:] = version.packed()
-        if step.final_obs is not None and step.truncated.any():
-            self._keep_finals(step.final_obs, step.truncated)
         self._t = t + 1
         self._put(inputs)
         if self._t < self._length:
@@ -69,15 +66,15 @@ class UnrollWriter:
         self._unroll = Unroll(
             inputs=Inputs(
                 obs=empty_tree((self._length + 1,), inputs.obs),
-                first=np.empty((self._length + 1, *inputs.first.shape), np.bool_),
+                first=np.zeros((self._length + 1, *inputs.first.shape), np.bool_),
                 last_action=np.empty((self._length + 1, *inputs.last_action.shape), inputs.last_action.dtype),
                 last_reward=np.empty((self._length + 1, *inputs.last_reward.shape), np.float32),
             ),
             actions=np.empty((self._length, *inputs.last_action.shape), inputs.last_action.dtype),
             rewards=np.empty(shape, np.float32),
-            terminated=np.empty(shape, np.bool_),
-            truncated=np.empty(shape, np.bool_),
-            valid=np.empty(shape, np.bool_),
+            terminated=np.zeros(shape, np.bool_),
+            truncated=np.zeros(shape, np.bool_),
+            valid=np.ones(shape, np.bool_),
             behaviour_logp=np.empty(shape, np.float32),
             state=tuple(part.copy() for part in state),
             versions=np.empty(shape, np.int64),
@@ -88,6 +85,7 @@ class UnrollWriter:
         self._version = None
         self._t = 0
         self._put(inputs)
+        self._unroll.inputs.first[0] = inputs.first
         self._unroll.inputs.last_action[0] = inputs.last_action
         self._unroll.inputs.last_reward[0] = inputs.last_reward
 
@@ -98,7 +96,14 @@ class UnrollWriter:
                 store[t] = value
         else:
             stored.obs[t] = inputs.obs
-        stored.first[t] = inputs.first
+
+    def _flag(self, step: EnvStep) -> None:
+        """Take down which episodes ended and opened; an unroll is made as if none did."""
+        unroll, t = self._unroll, self._t
+        unroll.terminated[t], unroll.truncated[t] = step.terminated, step.truncated
+        unroll.valid[t], unroll.inputs.first[t + 1] = step.valid, step.first
+        if step.final_obs is not None and step.truncated.any():
+            self._keep_finals(step.final_obs, step.truncated)
 
     def _keep_finals(self, final_obs: Tree, truncated: Array) -> None:
         (envs,) = np.nonzero(truncated)

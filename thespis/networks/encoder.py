@@ -53,6 +53,7 @@ class Encoder(nn.Module):
         torsos = [_build_torso(name, part, cfg) for name, part in parts.items()]
         self.torsos = nn.ModuleList(torsos)
         self.size = sum(torso.size for torso in torsos)
+        self.normalizes = any(isinstance(torso, VectorTorso) and torso.normalizer is not None for torso in torsos)
 
     def forward(self, obs: TensorTree) -> Tensor:
         if self._keys is None:

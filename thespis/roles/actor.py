@@ -161,9 +161,8 @@ def first_inputs(obs: Tree, envs: Environments) -> Inputs:
 
 def next_inputs(step: EnvStep, actions: Array) -> Inputs:
     """What a policy is given after a step; an episode that opens has no last action or reward."""
-    first = step.first
-    if not np.count_nonzero(first):  # faster than .any()
-        return Inputs(step.obs, first, actions, step.rewards)
-    keep = ~first
+    if step.usual:
+        return Inputs(step.obs, step.first, actions, step.rewards)
+    keep = ~step.first
     shaped = keep.reshape(-1, *(1,) * (actions.ndim - 1))
-    return Inputs(step.obs, first, actions * shaped, step.rewards * keep)
+    return Inputs(step.obs, step.first, actions * shaped, step.rewards * keep)

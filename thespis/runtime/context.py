@@ -244,9 +244,10 @@ class Context:
         Besides mean and maximum it is counted how many steps had which lag: exactly below 8, to a quarter above.
         """
         each = 1.0 if weight is None else weight / behind.size
-        self.record("lag", float(behind.mean()), maximum=float(behind.max()), weight=each * behind.size)
+        mean, highest = float(behind.sum()) / behind.size, float(behind.max())  # .mean() takes twice as long
+        self.record("lag", mean, maximum=highest, weight=each * behind.size)
         lags = self._report.lags
-        if behind.max() >= 8:
+        if highest >= 8:
             # All but the three highest bits are left out: four quarters for each power of two, and they stand in a row.
             coarse = np.maximum(np.frexp(behind)[1] - 3, 0)
             behind = 4 * coarse + (behind >> coarse)

@@ -23,7 +23,7 @@ from thespis.runtime.control import Control
 
 _PR_SET_PDEATHSIG = 1
 _STATUS = struct.Struct("<diiqq")  # since when, working (1) or not (0), env + 1 (0: not known), episode, step
-_SINCE, _WORKING, _PLACE = struct.Struct("<di"), struct.Struct("<i"), struct.Struct("<iqq")  # its parts
+_PLACE = struct.Struct("<iqq")  # the last three of them
 ARENA_BYTES = 4 << 30
 ENVIRONMENT = {
     # Each process is one worker among several: numpy's matrix product must not spread over their cores as well.
@@ -48,12 +48,14 @@ class Status:
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, mmap.PAGESIZE)
+        page = memoryview(self._page)
+        self._since, self._working = page[:8].cast("d"), page[8:12].cast("i")
 
-    def begin(self) -> None:
-        _SINCE.pack_into(self._page, 0, time.monotonic(), 1)
+    def begin(self, now: float) -> None:
+        self._since[0], self._working[0] = now, 1
 
     def end(self) -> None:
-        _WORKING.pack_into(self._page, 8, 0)
+        self._working[0] = 0
 
     def locate(self, env: int, episode: int, step: int) -> None:
         _PLACE.pack_into(self._page, 12, env + 1, episode, step)
