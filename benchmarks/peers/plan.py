@@ -118,7 +118,7 @@ _IMPALA = {
 _NATIVE = {"native": True, "n_steps": 32, "learning_rate": 2.5e-3, "epochs": 4, "minibatches": 4}
 
 _CONSTANT = {"optimizer": {"learning_rate": 1e-3}}
-"""A rate that may stay as it is; the preset's, three times as high, falls to zero over steps that take two seconds."""
+"""A rate that may stay as it is; the preset's, five times as high, falls to zero over steps that take two seconds."""
 
 ENTRIES = (
     Entry("impala", "Thespis IMPALA", "thespis", "ours", "impala", said="defaults", steady=_CONSTANT),

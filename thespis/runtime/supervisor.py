@@ -217,7 +217,7 @@ class Supervisor:
     def _on_gone(self, member: Member) -> None:
         """It has ended: start it again if its roles allow, else end the run with the error, told once."""
         if self._stopping or self._session.stop_reason is not None:
-            if member.failure is not None:
+            if member.failure is not None and self._session.stop_reason != "error":  # which has been told
                 what, trace, _ = member.failure
                 self._session.log(f"{what}, at the end of the run")
                 self._session.log(trace, show=False)
