@@ -27,7 +27,7 @@ OBSERVATION = 4
 ROWS = (1, 8, 64)
 ENOUGH = 10**12
 """Steps that nobody takes: the run ends when the questions are asked."""
-WAYS = {"runtime's own line": None, "gRPC, Unix socket": "unix", "gRPC, TCP loopback": "tcp"}
+WAYS = {"shared memory": "near", "runtime's edge": None, "gRPC, Unix socket": "unix", "gRPC, TCP loopback": "tcp"}
 
 
 def inputs(rows: int) -> Inputs:
@@ -129,8 +129,12 @@ def build_server(ctx: Context, way: str | None, rows: tuple[int, ...]) -> Any:
 
     made = stepper(ctx.rng("policy"))
     seats = Seats(16, made.initial_state, np.zeros((), np.int64))
-    door = None
-    if way is not None:
+    door: Any = None
+    if way == "near":
+        from thespis.wire.near_door import NearDoor
+
+        door = NearDoor(layout(rows))
+    elif way is not None:
         from thespis.wire.door import Door
 
         door = Door(layout(rows), "127.0.0.1" if way == "tcp" else None)
@@ -141,13 +145,17 @@ class Asker:
     """Asks as an actor does whose environments take no time."""
 
     def __init__(
-        self, ctx: Context, ask: Any, way: str | None, rows: tuple[int, ...], calls: int, results: str
+        self, ctx: Context, act: Any, way: str | None, rows: tuple[int, ...], calls: int, results: str
     ) -> None:
-        self._ctx, self._act, self._rows, self._calls, self._results = ctx, ask, rows, calls, results
-        if way is not None:
+        self._ctx, self._act, self._rows, self._calls, self._results = ctx, act, rows, calls, results
+        if way == "near":
+            from thespis.wire.near_line import NearLine
+
+            self._act = NearLine(ctx, act.beside("invite"), layout(rows))
+        elif way is not None:
             from thespis.wire.line import Line
 
-            self._act = Line(ctx, ask, layout(rows))
+            self._act = Line(ctx, act.beside("invite"), layout(rows))
 
     async def run(self) -> None:
         from thespis.envs.autoreset import EnvStep
@@ -158,7 +166,7 @@ class Asker:
         for rows in self._rows:
             state, given = policy.initial_state(rows), inputs(rows)
             none, all_ = np.zeros(rows, np.bool_), np.ones(rows, np.bool_)
-            step = EnvStep(given.obs, given.last_reward, none, none, all_, none, None, [])
+            step = EnvStep(given.obs, given.last_reward, none, none, all_, none, None, [], usual=True)
             seconds = []
             for _ in range(self._calls):
                 started = time.perf_counter()
@@ -184,8 +192,7 @@ def served(rows: tuple[int, ...], calls: int, way: str | None) -> dict[int, dict
         results = Path(directory) / "results.json"
         program = Program("inference")
         server = program.add("inference", build_server, way, rows)
-        ask = server.edge("act" if way is None else "invite")
-        program.add("actor", Asker, ask, way, rows, calls, str(results))
+        program.add("actor", Asker, server.edge("act"), way, rows, calls, str(results))
         program.check()
         run = RunDirectory.create("inference", "none", 0, Path(directory) / "run")
         session = Session(Experiment(total_steps=ENOUGH), program, run, Screen(quiet=True))

@@ -112,8 +112,11 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     import logging
 
     import ray
+    from ray._common.utils import get_default_ray_temp_dir
     from ray.cluster_utils import Cluster
 
+    # A cluster leaves its address there for others, and fails on a machine on which Ray has never run.
+    Path(get_default_ray_temp_dir()).mkdir(parents=True, exist_ok=True)
     logging.getLogger("ray").setLevel(logging.ERROR)
     os.environ["RAY_AUTH_TOKEN"] = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="ray-") as short:  # its sockets' names must fit into 107 characters

@@ -19,9 +19,11 @@ from thespis.experience.seats import Seats, Told
 from thespis.roles import InferenceServer
 from thespis.runtime.context import Identity
 from thespis.types import Stream, Unroll
-from thespis.wire.door import Door, Invitation
+from thespis.wire.door import Door
 from thespis.wire.line import Line
-from thespis.wire.schema import Layout
+from thespis.wire.near_door import NearDoor
+from thespis.wire.near_line import NearLine
+from thespis.wire.schema import Invitation, Layout
 from thespis.wire.tls import Tls
 
 grpc = pytest.importorskip("grpc")
@@ -79,11 +81,11 @@ class Hall:
 
     name = "actor.inference.invite"
 
-    def __init__(self, batch: int, patience: float, address: str | None, tls: Tls | None) -> None:
+    def __init__(self, batch: int, patience: float, address: str | None, tls: Tls | None, near: bool) -> None:
         self.policy, self.weights, self.unrolls = Policy(), Weights(), list[tuple[Stream, Unroll]]()
-        self._batch, self._patience, self._address, self._tls = batch, patience, address, tls
+        self._batch, self._patience, self._address, self._tls, self._near = batch, patience, address, tls, near
         self._numbers: dict[tuple[int, int], int] = {}
-        self.lines: list[Line] = []
+        self.lines: list[Any] = []
         self.open()
 
     def open(self) -> None:
@@ -92,7 +94,7 @@ class Hall:
         ctx = FakeContext(Identity("inference", 0, run_seed=0))
         self.server = InferenceServer(
             ctx, self.policy, seats, self.weights, self._insert, self._batch, self._patience,  # type: ignore[arg-type]
-            door=Door(layout(), self._address, self._tls),
+            door=NearDoor(layout()) if self._near else Door(layout(), self._address, self._tls),
         )  # fmt: skip
         self._run = asyncio.create_task(self.server.run())
 
@@ -104,9 +106,12 @@ class Hall:
     async def __call__(self, stream: Stream) -> Invitation:
         return await self.server.invite(stream)
 
-    def line(self, actor: int, life: int = 0, made: Layout | None = None, tls: Tls | None = None) -> Line:
+    def line(self, actor: int, life: int = 0, made: Layout | None = None, tls: Tls | None = None) -> Any:
         ctx = FakeContext(Identity("actor", actor, run_seed=0, incarnation=life))
-        self.lines.append(Line(ctx, self, made or layout(), tls or self._tls))
+        if self._near:
+            self.lines.append(NearLine(ctx, self, made or layout()))
+        else:
+            self.lines.append(Line(ctx, self, made or layout(), tls or self._tls))
         return self.lines[-1]
 
     def told(self, actor: int, life: int = 0, start: int = 0, rows: int = ROWS) -> Told:
@@ -123,9 +128,9 @@ class Hall:
 
 @asynccontextmanager
 async def hall(
-    batch: int = 1, patience: float = 0.001, address: str | None = None, tls: Tls | None = None
+    batch: int = 1, patience: float = 0.001, address: str | None = None, tls: Tls | None = None, near: bool = False
 ) -> AsyncIterator[Hall]:
-    made = Hall(batch, patience, address, tls)
+    made = Hall(batch, patience, address, tls, near)
     try:
         yield made
     finally:

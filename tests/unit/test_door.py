@@ -21,9 +21,9 @@ from thespis.experience.seats import Told
 from thespis.roles import InferenceServer
 from thespis.types import Stream
 from thespis.wire import line as line_module
-from thespis.wire.door import METHOD, SERVICE, TOKEN, Invitation, _say
+from thespis.wire.door import METHOD, SERVICE, TOKEN, _say
 from thespis.wire.line import Line
-from thespis.wire.schema import Layout
+from thespis.wire.schema import Invitation, Layout
 from thespis.wire.tls import Tls
 
 grpc = pytest.importorskip("grpc")
@@ -180,7 +180,7 @@ def test_the_same_environments_ask_once_at_a_time() -> None:
         target, token = await made(Stream(("actor", 0), 0))
         code, why = await knock(target, token, [hello(), question(), question(number=1)])
         assert code is CODE.INVALID_ARGUMENT and "have asked already" in why
-        assert all(asked.answer.cancelled() for asked in made.server._asked), "nobody waits for this any more"
+        assert all(asked.asker.gone for asked in made.server._asked), "nobody waits for this any more"
 
     play(script, batch=100, patience=NEVER)
 
@@ -251,7 +251,7 @@ def test_a_question_outlives_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 async def asked(server: InferenceServer, unlike: Any = None) -> Any:
     """Wait for a question that waits, other than the one before."""
-    while not (found := [one for one in server._asked if one is not unlike and not one.answer.done()]):
+    while not (found := [one for one in server._asked if one is not unlike and not one.asker.gone]):
         await asyncio.sleep(0.001)
     return found[0]
 

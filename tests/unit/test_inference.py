@@ -96,12 +96,12 @@ class Scene:
         self._numbers: dict[int, int] = {}
 
     async def __aenter__(self) -> Scene:
-        self._run = asyncio.create_task(self.server.run())
+        self.running = asyncio.create_task(self.server.run())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._run.cancel()
-        await asyncio.gather(self._run, return_exceptions=True)
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
 
     def ask(self, actor: int, rows: int = 2, life: int = 0) -> asyncio.Future[Any]:
         """The next question of an actor, whose observations name it, its environments and the question."""
@@ -191,8 +191,9 @@ def test_an_error_of_the_policy_is_not_lost() -> None:
         async with Scene(batch=2, patience=NEVER, context=AtOnceContext) as scene:
             await scene.ask(0)
             scene.policy.act = None  # type: ignore[assignment,method-assign]
+            scene.ask(0)
             with pytest.raises(TypeError):
-                scene.ask(0)
+                await scene.running
 
     asyncio.run(play())
 

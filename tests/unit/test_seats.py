@@ -25,7 +25,9 @@ def feed(server: Seats, moments: list[Moment], who: Stream = ACTOR, start: int =
     """Tell the server of a stream, as a `RemotePolicy` would."""
     unrolls, step = [], None
     for number, (now, then) in enumerate(pairwise(moments)):
-        seat, unroll = server.take(tell(who, start, number, now.inputs, step))
+        seat = server.take(tell(who, start, number, now.inputs, step))
+        completes, unroll = seat.completes, seat.write()
+        assert completes == (unroll is not None)
         unrolls += [unroll] if unroll is not None else []
         seat.decide(Acted(now.actions, now.logp, then.state), now.version)
         step = now.step
@@ -63,25 +65,31 @@ def told(who: Stream, number: int, life: int, clock: int) -> Told:
         st.tuples(
             st.integers(0, 1),  # which actor
             st.booleans(),  # the server forgets everything before it
-            st.lists(st.sampled_from(["answer", "repeat", "lost"]), max_size=14),
+            st.lists(st.sampled_from(["answer", "late", "repeat", "lost"]), max_size=14),
         ),
         max_size=8,
     ),
 )
 def test_no_unroll_has_two_lives_or_a_gap(length: int, lives: list[tuple[int, bool, list[str]]]) -> None:
-    """Actors die at any step and come back; servers too; questions are repeated, answered or not."""
+    """Actors die at any step and come back; servers too; questions are repeated, answered or not.
+
+    Steps are written down before the answer, or after it.
+    """
     server, made = seats(length), 0
     for life, (actor, restarted, events) in enumerate(lives):
         who = Stream(("actor", actor), life)
         number = 0
         for event in events:
             for _ in range(2 if event == "repeat" else 1):
-                seat, unroll = server.take(told(who, number, life, number))
+                seat = server.take(told(who, number, life, number))
+                unroll = seat.write() if seat.completes or event != "late" else None
                 made += unroll is not None
                 if unroll is not None:
                     whole(unroll, life)
                 if event != "lost":
                     seat.decide(Acted(np.full((2, 2), number), np.zeros(2, np.float32), seat.state), Version(0, number))
+                if event == "late":
+                    assert seat.write() is None, "an unroll is never completed after the answer"
             # An actor that has no answer does not step: it asks the same again.
             number += event != "lost"
             if restarted and number == 3:
@@ -100,11 +108,11 @@ def whole(unroll: Unroll, life: int) -> None:
 
 def test_a_new_life_opens_with_a_state_of_zeros() -> None:
     server = seats(3)
-    seat, _ = server.take(told(ACTOR, 0, 0, 0))
+    seat = server.take(told(ACTOR, 0, 0, 0))
     seat.decide(Acted(np.ones((2, 2), np.int64), np.zeros(2, np.float32), (np.ones((2, 3)),)), Version(0, 0))
-    seat, _ = server.take(told(ACTOR, 1, 0, 1))
+    seat = server.take(told(ACTOR, 1, 0, 1))
     assert seat.state[0].all() and seat.inputs.last_action.all() and seat.inputs.last_reward.all()
-    again, _ = server.take(told(Stream(ACTOR.who, 8), 0, 1, 0))
+    again = server.take(told(Stream(ACTOR.who, 8), 0, 1, 0))
     assert not (again.state[0].any() or again.inputs.last_action.any() or again.inputs.last_reward.any())
 
 

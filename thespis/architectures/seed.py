@@ -82,11 +82,8 @@ def refuse(cfg: Configured, spaces: Spaces) -> None:
     refuse_transport(cfg)
 
 
-def build_actor(ctx: Context, cfg: Served, ask: Any) -> roles.Actor:
-    """Environments and a line to the server: no network, so no torch in this process.
-
-    `ask`: the edge to act, or to be told where to.
-    """
+def build_actor(ctx: Context, cfg: Served, act: Any) -> roles.Actor:
+    """Environments and a line to the server: no network, so no torch in this process."""
     from thespis.config import resolve
     from thespis.envs.make import make
 
@@ -97,7 +94,7 @@ def build_actor(ctx: Context, cfg: Served, ask: Any) -> roles.Actor:
         return make(resolve(cfg.env), size, on_env=lambda env, episode, step: locate(start + env, episode, step))
 
     groups = [group(number * size) for number in range(cfg.groups)]
-    policy = roles.RemotePolicy(ctx, line(ctx, cfg, ask, groups[0]))
+    policy = roles.RemotePolicy(ctx, line(ctx, cfg, act, groups[0]))
     return roles.Actor(ctx, groups, policy, None, 0, writer=policy)
 
 
@@ -156,8 +153,8 @@ def program(cfg: Configured) -> Program:
     weights = p.add("weights", roles.WeightStore, hold_back=getattr(cfg, "forced_lag", 0), **home)
     insert = add_learner(p, cfg, weights, home)
     inference = p.add("inference", build_inference, cfg, weights.edge("next"), insert, **home)
-    ask = inference.edge(cfg.asked)
+    act = inference.edge("act")
     for _ in range(cfg.actors):
-        p.add("actor", build_actor, cfg, ask, actor=True, restarts=3)
+        p.add("actor", build_actor, cfg, act, actor=True, restarts=3)
     add_evaluator(p, cfg, weights)
     return p

@@ -12,8 +12,8 @@ from thespis.errors import ThespisError
 
 if TYPE_CHECKING:
     from thespis.envs.autoreset import Environments
+    from thespis.roles.inference import AnyDoor
     from thespis.runtime.context import Context
-    from thespis.wire.door import Door
     from thespis.wire.tls import Tls
 
 
@@ -30,7 +30,7 @@ class Served(Experiment):
     double_buffer: bool = False
     """Actors step one half of their environments while the other half waits for actions."""
     transport: Literal["runtime", "grpc"] = "runtime"
-    """runtime: the lines that its processes have anyway; grpc: a stream per actor, directly between machines."""
+    """runtime: what it has, on local a stream per actor through shared memory; grpc: one directly between machines."""
     tls_cert: Path | None = None
     """grpc between machines: the certificate of the inference server, as a PEM file that all nodes can read."""
     tls_key: Path | None = None
@@ -65,9 +65,9 @@ class Served(Experiment):
             raise ThespisError("give --tls-cert, --tls-key and --tls-ca together")
 
     @property
-    def asked(self) -> str:
-        """The edge that actors have: to be given actions, or to be told where to ask for them."""
-        return "invite" if self.transport == "grpc" else "act"
+    def streams(self) -> bool:
+        """Whether each actor has a stream of its own to the server."""
+        return self.transport == "grpc" or self.on == "local"
 
     @property
     def tls(self) -> Tls | None:
@@ -103,24 +103,36 @@ def refuse_transport(cfg: Served) -> None:
         cfg.tls.check()
 
 
-def line(ctx: Context, cfg: Served, ask: Any, envs: Environments) -> Any:
-    """An actor's way to ask for actions, from the edge that it has."""
-    if cfg.transport != "grpc":
-        return ask
-    from thespis.wire.line import Line
+def line(ctx: Context, cfg: Served, act: Any, envs: Environments) -> Any:
+    """An actor's way to ask for actions: the edge itself, or a stream that it is invited to open."""
+    if not cfg.streams:
+        return act
     from thespis.wire.schema import Layout
 
-    return Line(ctx, ask, Layout.of(envs.observation_space, envs.action_space, cfg.envs_per_actor), cfg.tls)
+    layout = Layout.of(envs.observation_space, envs.action_space, cfg.envs_per_actor)
+    invite = act.beside("invite")
+    if cfg.transport == "grpc":
+        from thespis.wire.line import Line
+
+        return Line(ctx, invite, layout, cfg.tls)
+    from thespis.wire.near_line import NearLine
+
+    return NearLine(ctx, invite, layout)
 
 
-def door(ctx: Context, cfg: Served) -> Door | None:
+def door(ctx: Context, cfg: Served) -> AnyDoor | None:
     """Where actors come in with streams of their own, if they do."""
-    if cfg.transport != "grpc":
+    if not cfg.streams:
         return None
     from thespis.envs.make import describe
-    from thespis.wire.door import Door
     from thespis.wire.schema import Layout
 
     spaces = describe(resolve(cfg.env))
     layout = Layout.of(spaces.observation_space, spaces.action_space, cfg.envs_per_actor)
-    return Door(layout, ctx.address, cfg.tls)
+    if cfg.transport == "grpc":
+        from thespis.wire.door import Door
+
+        return Door(layout, ctx.address, cfg.tls)
+    from thespis.wire.near_door import NearDoor
+
+    return NearDoor(layout)

@@ -47,7 +47,7 @@ class Usual(NamedTuple):
 
 
 @cache
-def _usual(batch: int) -> Usual:
+def usual_flags(batch: int) -> Usual:
     flags = np.full(batch, _VALID, np.uint8)
     made = Usual(flags, flags.tobytes(), np.zeros(batch, np.bool_), np.ones(batch, np.bool_))
     for array in (made.flags, made.never, made.always):
@@ -61,7 +61,7 @@ def tell(stream: Stream, start: int, number: int, inputs: Inputs, step: EnvStep 
         flags = np.full(len(inputs.first), _FIRST | _VALID, np.uint8)
         return Told(stream, start, number, inputs.obs, inputs.last_reward, flags, None)
     if step.usual:
-        return Told(stream, start, number, step.obs, step.rewards, _usual(len(step.rewards)).flags, None)
+        return Told(stream, start, number, step.obs, step.rewards, usual_flags(len(step.rewards)).flags, None)
     flags = step.first * np.uint8(_FIRST) | step.valid * np.uint8(_VALID)
     flags |= step.terminated * np.uint8(_TERMINATED) | step.truncated * np.uint8(_TRUNCATED)
     finals = None
@@ -72,8 +72,8 @@ def tell(stream: Stream, start: int, number: int, inputs: Inputs, step: EnvStep 
 
 def heard(told: Told) -> EnvStep:
     """The step that was told of; its episodes are the actor's to report."""
-    flags, usual = told.flags, _usual(len(told.flags))
-    if flags.tobytes() == usual.raw:
+    flags, usual = told.flags, usual_flags(len(told.flags))
+    if flags is usual.flags or flags.tobytes() == usual.raw:
         never, always = usual.never, usual.always
         return EnvStep(told.obs, told.rewards, never, never, always, never, None, [], usual=True)
     truncated, final = (flags & _TRUNCATED).astype(np.bool_), None
@@ -102,11 +102,20 @@ def count_truncated(flags: Array) -> int:
     return int(np.count_nonzero(flags & _TRUNCATED))
 
 
+class Lived(NamedTuple):
+    """A step that was lived through: what was done, by which version, and what came of it."""
+
+    acted: Acted
+    version: Version
+    step: EnvStep
+
+
 @dataclass(slots=True)
 class Seat:
     """Environments that ask together: what they see, the recurrent state they see it in, and the unroll they are in.
 
-    `acted`, `version`: what was done at `inputs`, once it is decided.
+    `acted`, `version`: what was done at `inputs`, once it is decided. `unwritten`: the step that led there, until it is
+    in the unroll.
     """
 
     stream: Stream
@@ -116,6 +125,7 @@ class Seat:
     writer: UnrollWriter
     version: Version
     acted: Acted | None = None
+    unwritten: Lived | None = None
 
     def decide(self, acted: Acted, version: Version) -> None:
         """These actions go out for what was seen last."""
@@ -129,15 +139,26 @@ class Seat:
         """Whether it was told before, by an actor that has not heard the answer."""
         return self.stream == told.stream and told.number == self.number
 
-    def write(self, told: Told) -> Unroll | None:
-        """Take down a step; returns the unroll that it completes."""
+    def see(self, told: Told) -> None:
+        """Take in a step. To write it down can wait until after the answer, unless it `completes` an unroll."""
         acted = self.acted
         assert acted is not None
         step = heard(told)
         self.inputs = next_inputs(step, acted.actions)
-        unroll = self.writer.write(acted, self.version, step, self.inputs)
+        self.unwritten = Lived(acted, self.version, step)
         self.number, self.state, self.acted = told.number, acted.state, None
-        return unroll
+
+    @property
+    def completes(self) -> bool:
+        """Whether `write` will give an unroll."""
+        return self.unwritten is not None and self.writer.ends
+
+    def write(self) -> Unroll | None:
+        """Write down the step that was seen last, if it is not yet; returns the unroll that it completes."""
+        if self.unwritten is None:
+            return None
+        lived, self.unwritten = self.unwritten, None
+        return self.writer.write(*lived, self.inputs)
 
 
 class Seats:
@@ -159,15 +180,15 @@ class Seats:
         self._return_discount = return_discount
         self._seats: dict[tuple[tuple[str, int], int], Seat] = {}
 
-    def take(self, told: Told) -> tuple[Seat, Unroll | None]:
-        """Whose seat it is, with what is seen from it now, and the unroll that this completes."""
+    def take(self, told: Told) -> Seat:
+        """Whose seat it is, with what is seen from it now."""
         key = told.stream.who, told.start
         seat = self._seats.get(key)
         if seat is not None and seat.goes_on(told):
-            return seat, seat.write(told)
-        if seat is None or not seat.repeats(told):
+            seat.see(told)
+        elif seat is None or not seat.repeats(told):
             seat = self._seats[key] = self._open(told)
-        return seat, None
+        return seat
 
     def _open(self, told: Told) -> Seat:
         batch = len(told.flags)

@@ -46,6 +46,11 @@ class UnrollWriter:
         self.open(inputs, acted.state)
         return unroll
 
+    @property
+    def ends(self) -> bool:
+        """Whether the next step is the last of the unroll."""
+        return self._t + 1 == self._length
+
     def cut(self) -> Unroll:
         """What was written since the last unroll, as a shorter one; `open` the next."""
         unroll, t = self._unroll, self._t

@@ -16,7 +16,7 @@ from thespis.types import Acted, Array, Inputs, State, Stream, Tree, Unroll, Ver
 
 if TYPE_CHECKING:
     from thespis.networks.acting import Stepper
-    from thespis.wire.door import Door, Invitation
+    from thespis.wire.schema import Invitation
 
 
 class Answer(NamedTuple):
@@ -41,6 +41,35 @@ Explore = Callable[[Told], Array]
 """How often each environment's action is not the best one, `[B]`."""
 
 
+class Asker(Protocol):
+    """Who waits for an answer."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody waits any longer."""
+
+    def give(self, answer: Answer) -> None: ...
+
+
+Ask = Callable[[Told, Asker], None]
+
+
+class Promise:
+    """An answer that is awaited."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    @property
+    def gone(self) -> bool:
+        return self.answer.done()
+
+    def give(self, answer: Answer) -> None:
+        self.answer.set_result(answer)
+
+
 @dataclass(slots=True)
 class Asked:
     """One question that waits for its batch."""
@@ -48,7 +77,15 @@ class Asked:
     seat: Seat
     rows: int
     epsilon: Array | None
-    answer: asyncio.Future[Answer]
+    asker: Asker
+
+
+class AnyDoor(Protocol):
+    """Where actors come in with streams of their own."""
+
+    async def invite(self, stream: Stream, ask: Ask) -> Invitation: ...
+
+    async def close(self) -> None: ...
 
 
 class InferenceServer:
@@ -73,7 +110,7 @@ class InferenceServer:
         patience: float,
         explore: Explore | None = None,
         lockstep: bool = False,
-        door: Door | None = None,
+        door: AnyDoor | None = None,
     ) -> None:
         """`batch`: rows that make a batch full. `lockstep`: who has completed an unroll waits for the next version.
 
@@ -100,22 +137,26 @@ class InferenceServer:
         No coroutine: a future is all that most questions need, and a task for each would cost as much as a forward
         pass of a small network.
         """
-        told = Told(*words)
-        seat, unroll = self._seats.take(told)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        promise = Promise()
+        self.ask(Told(*words), promise)
+        return promise.answer
+
+    def ask(self, told: Told, asker: Asker) -> None:
+        """The same for somebody who is given the answer, perhaps at once."""
+        seat = self._seats.take(told)
         epsilon = None if self._explore is None else self._explore(told)
-        asked = Asked(seat, len(told.flags), epsilon, answer)
+        asked = Asked(seat, len(told.flags), epsilon, asker)
+        unroll = seat.write() if seat.completes else None
         if unroll is None:
             self._join(asked)
         else:
             self._ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
             self._hand_over(told, unroll, asked)
-        return answer
 
     async def invite(self, stream: Stream) -> Invitation:
-        """Where this life of an actor can open a stream, to `act` over it."""
+        """Where this life of an actor can open a stream, to ask over it."""
         assert self._door is not None, "whoever builds an edge to this also builds a door"
-        return await self._door.invite(stream, self.act)
+        return await self._door.invite(stream, self.ask)
 
     async def close(self) -> None:
         if self._door is not None:
@@ -156,15 +197,13 @@ class InferenceServer:
             self._go.set()
             return
         begun = eager.begin(self._serve())
-        if begun.done():
-            begun.result()
-        else:
-            self._under_way = begun
+        if not begun.done() or begun.exception() is not None:
+            self._under_way = begun  # what goes wrong is this role's error, not that of whoever asked last
             self._go.set()
 
     async def _serve(self) -> None:
-        """Let all who wait have their actions, but for those whose actor is gone."""
-        asked = [one for one in self._asked if not one.answer.done()]
+        """Let all who wait have their actions, but for those whose actor is gone. What led there is written after."""
+        asked = [one for one in self._asked if not one.asker.gone]
         self._asked, self._rows, self._overdue = [], 0, False
         if self._timer is not None:
             self._timer.cancel()
@@ -176,6 +215,8 @@ class InferenceServer:
             async with self._ctx.work("inference", items=sum(one.rows for one in asked)):
                 acted = self._act(asked)
             self._answer(asked, acted)
+            for one in asked:
+                one.seat.write()
         finally:
             self._busy = False
 
@@ -193,8 +234,8 @@ class InferenceServer:
             start = rows.stop
             mine = acted if len(asked) == 1 else _part(acted, rows)
             one.seat.decide(mine, self._version)
-            if not one.answer.done():
-                one.answer.set_result(Answer(mine.actions, mine.logp, version))
+            if not one.asker.gone:
+                one.asker.give(Answer(mine.actions, mine.logp, version))
         self._ctx.record("inference/batch_fill", start / self._batch)
 
     async def _adopt(self) -> None:

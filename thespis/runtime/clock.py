@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
-from thespis.runtime.context import Context, Identity
+from thespis.runtime.context import AHEAD, Context, Identity
 from thespis.runtime.process import Status
 
 T = TypeVar("T")
@@ -73,7 +73,8 @@ class LocalContext(Context):
 
     def attend(self, answer: asyncio.Future[Any]) -> None:
         if isinstance(answer, Sent) and answer.line is not None:
-            answer.line.take(self._patience)
+            # Who asks ahead has something else to do meanwhile.
+            answer.line.take(0.0 if AHEAD.get() else self._patience)
 
     def locate(self, env: int, episode: int, step: int) -> None:
         self.status.locate(env, episode, step)

@@ -22,7 +22,8 @@ from thespis.types import Array, Episode
 T = TypeVar("T")
 R = TypeVar("R", covariant=True)
 
-_AHEAD: contextvars.ContextVar[bool] = contextvars.ContextVar("ahead", default=False)
+AHEAD: contextvars.ContextVar[bool] = contextvars.ContextVar("ahead", default=False)
+"""Whether what runs was started by `ahead`."""
 
 
 @dataclass(slots=True)
@@ -214,7 +215,7 @@ class Context:
         if isinstance(call, Asking):
             return call.begin()
         context = contextvars.copy_context()
-        context.run(_AHEAD.set, True)
+        context.run(AHEAD.set, True)
         return asyncio.get_running_loop().create_task(cast(Coroutine[Any, Any, T], call), context=context)
 
     async def wait(self, edge: str, answer: asyncio.Future[T]) -> T:
@@ -294,7 +295,7 @@ class Waiting:
     __slots__ = ("_ahead", "_ctx", "_edge", "_started")
 
     def __init__(self, ctx: Context, edge: str) -> None:
-        self._ctx, self._edge, self._started, self._ahead = ctx, edge, 0.0, _AHEAD.get()
+        self._ctx, self._edge, self._started, self._ahead = ctx, edge, 0.0, AHEAD.get()
 
     def __enter__(self) -> None:
         if not self._ahead:

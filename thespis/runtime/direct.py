@@ -90,11 +90,10 @@ class Meeting:
         descriptors: list[int] = []
         try:
             guest.settimeout(_SECONDS)
-            _, user, _ = _CREDENTIALS.unpack(guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
             hello, descriptors, _, _ = socket.recv_fds(guest, _HELLO.size + 4096, 1)
             token, length = _HELLO.unpack_from(hello.ljust(_HELLO.size, b"\0"))
             name = hello[_HELLO.size :]
-            known = user == os.getuid() and hmac.compare_digest(token, self._token)
+            known = same_user(guest) and hmac.compare_digest(token, self._token)
             if not known or len(name) != length or len(descriptors) != 1:
                 raise ValueError("not one of this run")
             socket.send_fds(guest, [_WELCOME], [self._memory])
@@ -104,3 +103,10 @@ class Meeting:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise
+
+
+def same_user(guest: socket.socket) -> bool:
+    """Whether a process at the other end of a Unix socket is this user's."""
+    told = guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(told)
+    return bool(user == os.getuid())

@@ -140,6 +140,10 @@ class Stub:
     def __call__(self, *args: Any) -> Asking[Any]:
         return _Asking(self, args)
 
+    def beside(self, method: str) -> Stub:
+        """An edge to another method of the same service, for what this one needs to come about."""
+        return Stub(self.caller, self.service, method, self.deliver)
+
 
 class _Asking(Asking[Any]):
     """One call. Its time is booked as waiting where a role awaits it, not if it is made ahead."""

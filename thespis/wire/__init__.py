@@ -1,1 +1,1 @@
-"""Streams between actors and an inference server that leave the runtime's own lines: gRPC, with a fixed schema."""
+"""Streams between actors and an inference server, beside the runtime's own lines: shared memory, or gRPC."""

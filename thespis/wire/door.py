@@ -9,18 +9,19 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 from grpc import aio
 
 from thespis.errors import ThespisError
 from thespis.experience.seats import Told
-from thespis.roles.inference import Answer
+from thespis.roles.inference import Answer, Ask
 from thespis.runtime.warden import guarded
 from thespis.types import Stream
-from thespis.wire.schema import Layout, Malformed, read_hello
+from thespis.wire.schema import Invitation, Layout, Malformed, read_hello
 from thespis.wire.tls import Tls
 
 SERVICE, METHOD = "thespis.Inference", "Act"
@@ -31,15 +32,6 @@ _PING_MS = 20_000
 """How often the other machine is asked whether it is still there. One that was switched off says nothing."""
 _NAME_CHARACTERS = 60
 """The name of a socket has 107 at most, and of these some are ours."""
-
-Act = Callable[..., "asyncio.Future[Answer]"]
-
-
-class Invitation(NamedTuple):
-    """What an actor needs to come in. It is handed out over the run's own edges."""
-
-    target: str
-    token: str
 
 
 class Refused(Exception):
@@ -60,6 +52,14 @@ class Life:
     """Done when its stream is to end; None while it has none."""
 
 
+@dataclass(slots=True)
+class Question:
+    """One that came over a stream. `gone`: the stream is over."""
+
+    give: Callable[[Answer], None]
+    gone: bool = False
+
+
 class Door:
     """Lets in those who know the token, are expected, and speak of the same arrays; each has one stream at a time.
 
@@ -76,11 +76,11 @@ class Door:
         self._target = ""
         self._left = ExitStack()
 
-    async def invite(self, stream: Stream, act: Act) -> Invitation:
+    async def invite(self, stream: Stream, ask: Ask) -> Invitation:
         """Expect this life of an actor from now on, and no earlier one: a stream that the actor had is over."""
         async with self._opening:
             if self._server is None:
-                await self._open(act)
+                await self._open(ask)
         _, actor = stream.who
         life = self._lives.get(actor)
         if life is not None and life.leave is not None:
@@ -97,10 +97,10 @@ class Door:
 
     # -- opening ----------------------------------------------------------------------------------
 
-    async def _open(self, act: Act) -> None:
+    async def _open(self, ask: Ask) -> None:
         async def serve(_: Any, context: Any) -> None:
             try:
-                await self._receive(context, act)
+                await self._receive(context, ask)
             except Refused as refusal:
                 await context.abort(refusal.status, str(refusal))
             except Malformed as error:
@@ -146,15 +146,15 @@ class Door:
 
     # -- one stream -------------------------------------------------------------------------------
 
-    async def _receive(self, context: Any, act: Act) -> None:
+    async def _receive(self, context: Any, ask: Ask) -> None:
         """Serve a stream from its hello to its end."""
         self._check_token(context)
         life = await self._greet(context)
         leave = life.leave = asyncio.get_running_loop().create_future()
         answers: asyncio.Queue[bytes | None] = asyncio.Queue()
-        asked: dict[int, asyncio.Future[Answer]] = {}
+        asked: dict[int, Question] = {}
         answers.put_nowait(self._layout.hello(life.stream.who[1], life.stream.incarnation))
-        hearing = asyncio.create_task(self._hear(context, life, act, asked, answers))
+        hearing = asyncio.create_task(self._hear(context, life, ask, asked, answers))
         saying = asyncio.create_task(_say(context, answers))
         try:
             done, _ = await asyncio.wait({hearing, saying, leave}, return_when=asyncio.FIRST_COMPLETED)
@@ -165,8 +165,8 @@ class Door:
                 life.leave = None
             hearing.cancel()
             # Nobody waits for these any more, so no batch should.
-            for answer in list(asked.values()):
-                answer.cancel()
+            for question in asked.values():
+                question.gone = True
             # A stream cannot end with a status while a message is on its way out.
             answers.put_nowait(None)
             await asyncio.wait({saying})
@@ -198,27 +198,23 @@ class Door:
         self,
         context: Any,
         life: Life,
-        act: Act,
-        asked: dict[int, asyncio.Future[Answer]],
+        ask: Ask,
+        asked: dict[int, Question],
         answers: asyncio.Queue[bytes | None],
     ) -> None:
         """Take in questions until the actor leaves."""
 
-        def ask(told: Told) -> None:
-            def done(answer: asyncio.Future[Answer]) -> None:
-                del asked[told.start]
-                if not answer.cancelled():
-                    answers.put_nowait(self._layout.answer(told, answer.result()))
-
-            answer = asked[told.start] = act(*told)
-            answer.add_done_callback(done)
+        def give(told: Told, answer: Answer) -> None:
+            del asked[told.start]
+            answers.put_nowait(self._layout.answer(told, answer))
 
         while (message := await context.read()) is not aio.EOF:
             told = self._layout.read_question(message, life.stream)
             rows = len(told.flags)
             if life.rows.setdefault(told.start, rows) != rows or told.start in asked:
                 raise Malformed(f"environments from {told.start} on have asked already, or were not {rows} before")
-            ask(told)
+            question = asked[told.start] = Question(partial(give, told))
+            ask(told, question)
 
 
 async def _say(context: Any, answers: asyncio.Queue[bytes | None]) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 from grpc import aio
@@ -15,8 +14,8 @@ from thespis.experience.seats import Told
 from thespis.roles.inference import Answer
 from thespis.runtime.context import Context, Waiting
 from thespis.types import Stream
-from thespis.wire.door import METHOD, SERVICE, TOKEN, Invitation
-from thespis.wire.schema import Layout, read_hello
+from thespis.wire.door import METHOD, SERVICE, TOKEN
+from thespis.wire.schema import Invitation, Invite, Layout, edge_name, read_hello
 from thespis.wire.tls import Tls
 
 _RETRY_SECONDS = 0.2
@@ -34,14 +33,6 @@ _FINAL = frozenset(
     }
 )
 """What the server answers to those it does not want; to ask again would change nothing."""
-
-
-class Invite(Protocol):
-    """The edge that tells where the server is. It waits while there is none, as every edge does."""
-
-    name: str
-
-    def __call__(self, stream: Stream, /) -> Awaitable[Invitation]: ...
 
 
 @dataclass(slots=True)
@@ -64,7 +55,7 @@ class Line:
         me = ctx.identity
         self._ctx, self._invite, self._layout, self._tls = ctx, invite, layout, tls
         self._stream = Stream((me.role, me.index), me.incarnation)
-        self.name = f"{invite.name.rpartition('.')[0]}.act"
+        self.name = edge_name(invite)
         self._open: dict[int, Open] = {}
         self._call: Any = None
         self._sending = asyncio.Lock()

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -39,6 +39,21 @@ _LEAST_LIMIT = 4096
 
 class Malformed(ValueError):
     """A message that is none of this schema."""
+
+
+class Invitation(NamedTuple):
+    """What an actor needs to come in. It is handed out over the run's own edges."""
+
+    target: str
+    token: str
+
+
+class Invite(Protocol):
+    """The edge that tells where the server is. It waits while there is none, as every edge does."""
+
+    name: str
+
+    def __call__(self, stream: Stream, /) -> Awaitable[Invitation]: ...
 
 
 class Hello(NamedTuple):
@@ -81,9 +96,9 @@ class Layout:
     # -- questions --------------------------------------------------------------------------------
 
     def question(self, told: Told) -> bytes:
-        finals = [] if told.finals is None else self._listed(told.finals)
+        finals = [] if told.finals is None else self.listed(told.finals)
         head = _HEAD.pack(told.number, told.start, len(told.flags), len(finals[0]) if finals else -1)
-        return _packed(head, [*self._listed(told.obs), told.rewards, told.flags, *finals])
+        return _packed(head, [*self.listed(told.obs), told.rewards, told.flags, *finals])
 
     def read_question(self, message: bytes, stream: Stream) -> Told:
         """What is told, its arrays on memory of their own. Malformed: it cannot have been an actor of this layout."""
@@ -123,7 +138,8 @@ class Layout:
 
     # -- arrays -----------------------------------------------------------------------------------
 
-    def _listed(self, tree: Tree) -> list[Array]:
+    def listed(self, tree: Tree) -> list[Array]:
+        """The arrays of an observation, in the order of its leaves."""
         return [tree] if isinstance(tree, np.ndarray) else [tree[str(leaf.key)] for leaf in self.observation]
 
     def _tree(self, memory: bytearray, at: int, rows: int) -> tuple[Tree, int]:
@@ -132,19 +148,28 @@ class Layout:
         for leaf in self.observation:
             parts.append(np.ndarray((rows, *leaf.shape), leaf.dtype, memory, at))
             at += _aligned(parts[-1].nbytes)
+        return self.tree(parts), at
+
+    def tree(self, parts: list[Array]) -> Tree:
+        """The observation that has these arrays."""
         if self.observation[0].key is None:
-            return parts[0], at
-        return {str(leaf.key): part for leaf, part in zip(self.observation, parts, strict=True)}, at
+            return parts[0]
+        return {str(leaf.key): part for leaf, part in zip(self.observation, parts, strict=True)}
 
     def _tree_bytes(self, rows: int) -> int:
-        return sum(_bytes(leaf, rows) for leaf in self.observation)
+        return sum(leaf_bytes(leaf, rows) for leaf in self.observation)
 
     def _question_bytes(self, rows: int, finals: int) -> int:
         rest = _aligned(rows * np.dtype(np.float32).itemsize) + _aligned(rows)
         return _HEAD.size + self._tree_bytes(rows) + rest + self._tree_bytes(max(0, finals))
 
     def _answer_bytes(self, rows: int) -> int:
-        return _HEAD.size + _bytes(self.action, rows) + _aligned(rows * np.dtype(np.float32).itemsize)
+        return _HEAD.size + leaf_bytes(self.action, rows) + _aligned(rows * np.dtype(np.float32).itemsize)
+
+
+def edge_name(invite: Invite) -> str:
+    """What a stream is booked under: the edge that it stands for."""
+    return f"{invite.name.rpartition('.')[0]}.act"
 
 
 def read_hello(message: bytes) -> Hello:
@@ -173,7 +198,8 @@ def _form(leaf: Leaf) -> str:
     return f"{leaf.dtype.str}{list(leaf.shape)}"
 
 
-def _bytes(leaf: Leaf, rows: int) -> int:
+def leaf_bytes(leaf: Leaf, rows: int) -> int:
+    """What so many rows of an array take, with what fills them up."""
     return _aligned(rows * math.prod(leaf.shape) * leaf.dtype.itemsize)
 
 
