@@ -1,4 +1,4 @@
-"""Streams over gRPC: who is let in, who is told what, and what becomes of a question when its stream breaks."""
+"""Streams: who is let in, who is told what, and what becomes of a question when its stream breaks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from thespis.experience.seats import Told
 from thespis.roles import InferenceServer
 from thespis.types import Stream
 from thespis.wire import line as line_module
+from thespis.wire import near_line
 from thespis.wire.door import METHOD, SERVICE, TOKEN, _say
-from thespis.wire.line import Line
 from thespis.wire.schema import Invitation, Layout
 from thespis.wire.tls import Tls
 
@@ -46,12 +46,12 @@ def signed(path: Path, names: str) -> Tls:
     return Tls(path / "cert.pem", path / "key.pem", path / "cert.pem")
 
 
-@pytest.mark.parametrize("way", ["unix", "tcp", "tls"])
+@pytest.mark.parametrize("way", ["memory", "unix", "tcp", "tls"])
 def test_actors_get_their_own_rows(way: str, request: pytest.FixtureRequest) -> None:
     """Two actors, each of two groups that wait at the same time."""
 
     async def script(made: Hall) -> None:
-        async def ask(line: Line, actor: int, start: int) -> None:
+        async def ask(line: Any, actor: int, start: int) -> None:
             for number in range(10):
                 answer = await line(*made.told(actor, start=start, rows=2))
                 assert answer.actions.tolist() == [one + start for one in wanted(actor, number, 2)]
@@ -61,13 +61,16 @@ def test_actors_get_their_own_rows(way: str, request: pytest.FixtureRequest) -> 
         assert {stream.who for stream, _ in made.unrolls} == {
             (f"actor+{start}", actor) for actor in range(2) for start in (0, 2)
         }
-        traffic = lines[0]._ctx.take_report().edges["actor.inference.act"]
+        for _, unroll in made.unrolls:
+            np.testing.assert_array_equal(unroll.inputs.obs[:-1, :, 0], unroll.actions)
+        traffic = lines[0].ctx.take_report().edges["actor.inference.act"]
         assert traffic.calls == 20 and traffic.bytes > 20 * 2 * 4 * 4
         invitation = await made(Stream(("actor", 0), 0))
-        assert invitation.target.startswith("unix:/" if way == "unix" else "127.0.0.1:")
+        where = {"memory": "thespis-", "unix": "unix:/"}
+        assert invitation.target.startswith(where.get(way, "127.0.0.1:"))
 
     tls = request.getfixturevalue("certificate") if way == "tls" else None
-    play(script, address=None if way == "unix" else "127.0.0.1", tls=tls)
+    play(script, address=None if way == "unix" else "127.0.0.1", tls=tls, near=way == "memory")
 
 
 # -- who is not let in --------------------------------------------------------------------------
@@ -256,7 +259,8 @@ async def asked(server: InferenceServer, unlike: Any = None) -> Any:
     return found[0]
 
 
-def test_a_new_life_takes_the_place_of_the_old() -> None:
+@pytest.mark.parametrize("near", [True, False], ids=["memory", "grpc"])
+def test_a_new_life_takes_the_place_of_the_old(near: bool) -> None:
     async def script(made: Hall) -> None:
         old = made.line(0)
         for _ in range(4):
@@ -268,11 +272,12 @@ def test_a_new_life_takes_the_place_of_the_old() -> None:
         lives = [(stream.incarnation, unroll.inputs.obs[:, 0, 0].tolist()) for stream, unroll in made.unrolls]
         assert lives == [(0, [0.0, 100.0, 200.0]), (1, [0.0, 100.0, 200.0])], "what the old had begun is dropped"
 
-    play(script)
+    play(script, near=near)
 
 
-def test_a_server_that_was_restarted_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_module, "_RETRY_SECONDS", 0.01)
+@pytest.mark.parametrize("near", [True, False], ids=["memory", "grpc"])
+def test_a_server_that_was_restarted_is_found_where_it_is(near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_line if near else line_module, "_RETRY_SECONDS", 0.01)
 
     async def script(made: Hall) -> None:
         line = made.line(0)
@@ -284,7 +289,7 @@ def test_a_server_that_was_restarted_is_found_where_it_is(monkeypatch: pytest.Mo
         after = await made(Stream(("actor", 0), 0))
         assert before.target != after.target and before.token != after.token
 
-    play(script)
+    play(script, near=near)
 
 
 def test_the_socket_is_private_and_goes_with_the_server() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import socket
 from typing import Any
 
@@ -31,28 +32,6 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(near_line, "_RETRY_SECONDS", 0.01)
-
-
-def test_actors_get_their_own_rows() -> None:
-    """Two actors, each of two groups that wait at the same time."""
-
-    async def script(made: Hall) -> None:
-        async def ask(line: NearLine, actor: int, start: int) -> None:
-            for number in range(10):
-                answer = await line(*made.told(actor, start=start, rows=2))
-                assert answer.actions.tolist() == [one + start for one in wanted(actor, number, 2)]
-
-        lines = [made.line(actor) for actor in range(2)]
-        await asyncio.gather(*(ask(lines[actor], actor, start) for actor in range(2) for start in (0, 2)))
-        assert {stream.who for stream, _ in made.unrolls} == {
-            (f"actor+{start}", actor) for actor in range(2) for start in (0, 2)
-        }
-        for _, unroll in made.unrolls:
-            np.testing.assert_array_equal(unroll.inputs.obs[:-1, :, 0], unroll.actions)
-        traffic = lines[0].ctx.take_report().edges["actor.inference.act"]
-        assert traffic.calls == 20 and traffic.bytes > 20 * 2 * (4 + 4 + 8 + 4)
-
-    play(script, near=True)
 
 
 # -- what is told -------------------------------------------------------------------------------
@@ -115,7 +94,7 @@ def test_what_is_heard_is_what_was_told(seed: int, rows: int, start: int, tree: 
 
 def test_a_question_stays_while_the_next_is_written() -> None:
     """What was told is read until after the answer, and by then the actor may have gone on."""
-    page = Page(layout(), memory(layout()))
+    page = Page(layout(), mmap.mmap(-1, Page.size(layout())))
     even, odd = page.place(0, ROWS).seen
     even.obs[:], odd.obs[:] = 1.0, 2.0
     assert (even.obs == 1.0).all() and (odd.obs == 2.0).all()
@@ -125,23 +104,23 @@ def test_a_question_stays_while_the_next_is_written() -> None:
         page.place(2, 3)
 
 
-def memory(made: Layout) -> Any:
-    import mmap
-
-    return mmap.mmap(-1, Page.size(made))
-
-
 # -- looking instead of sleeping ----------------------------------------------------------------
+
+
+async def unseen(made: Hall) -> tuple[Any, asyncio.Future[Answer]]:
+    """An actor that the server believes to look, and the answer that it was given meanwhile."""
+    line = made.line(0)
+    await line(*made.told(0))
+    line._page.looked_at = True
+    answer = line.begin(made.told(0))
+    while not line._page.answered(0, 1):
+        await asyncio.sleep(0.001)
+    return line, answer
 
 
 def test_who_looks_is_sent_no_message() -> None:
     async def script(made: Hall) -> None:
-        line = made.line(0)
-        await line(*made.told(0))
-        line._page.looked_at = True
-        answer = line.begin(made.told(0))
-        while not line._page.answered(0, 1):
-            await asyncio.sleep(0.001)
+        line, answer = await unseen(made)
         await asyncio.sleep(0.01)
         assert not answer.done(), "nothing woke it"
         line.take(0.002)
@@ -171,12 +150,7 @@ def test_an_answer_that_came_as_it_stopped_looking_is_not_missed() -> None:
     """The server saw that it looked, and it saw no answer yet."""
 
     async def script(made: Hall) -> None:
-        line = made.line(0)
-        await line(*made.told(0))
-        line._page.looked_at = True
-        answer = line.begin(made.told(0))
-        while not line._page.answered(0, 1):
-            await asyncio.sleep(0.001)
+        line, answer = await unseen(made)
         line._page.looked_at = False
         line._socket.send(near_line.REMINDER.pack(0))
         assert (await answer).actions.tolist() == wanted(0, 1, ROWS)
@@ -278,35 +252,6 @@ def test_a_question_outlives_its_stream() -> None:
         assert len(made.unrolls) == 4
 
     play(script, batch=3 * ROWS, patience=NEVER, near=True)
-
-
-def test_a_new_life_takes_the_place_of_the_old() -> None:
-    async def script(made: Hall) -> None:
-        old = made.line(0)
-        for _ in range(4):
-            await old(*made.told(0))
-        new = made.line(0, life=1)
-        made._numbers.clear()
-        for _ in range(3):
-            await new(*made.told(0, life=1))
-        lives = [(stream.incarnation, unroll.inputs.obs[:, 0, 0].tolist()) for stream, unroll in made.unrolls]
-        assert lives == [(0, [0.0, 100.0, 200.0]), (1, [0.0, 100.0, 200.0])], "what the old had begun is dropped"
-
-    play(script, near=True)
-
-
-def test_a_server_that_was_restarted_is_found_where_it_is() -> None:
-    async def script(made: Hall) -> None:
-        line = made.line(0)
-        await line(*made.told(0))
-        before = await made(Stream(("actor", 0), 0))
-        await made.close()
-        made.open()
-        assert (await line(*made.told(0))).actions.tolist() == wanted(0, 1, ROWS)
-        after = await made(Stream(("actor", 0), 0))
-        assert before.target != after.target and before.token != after.token
-
-    play(script, near=True)
 
 
 def test_a_server_that_is_never_there_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from thespis.experience.seats import Told
 from thespis.roles.inference import Answer
 from thespis.runtime.context import Context, Waiting
 from thespis.types import Stream
+from thespis.wire import ended
 from thespis.wire.door import METHOD, SERVICE, TOKEN
 from thespis.wire.schema import Invitation, Invite, Layout, edge_name, read_hello
 from thespis.wire.tls import Tls
@@ -53,7 +54,7 @@ class Line:
 
     def __init__(self, ctx: Context, invite: Invite, layout: Layout, tls: Tls | None = None) -> None:
         me = ctx.identity
-        self._ctx, self._invite, self._layout, self._tls = ctx, invite, layout, tls
+        self.ctx, self._invite, self._layout, self._tls = ctx, invite, layout, tls
         self._stream = Stream((me.role, me.index), me.incarnation)
         self.name = edge_name(invite)
         self._open: dict[int, Open] = {}
@@ -65,12 +66,12 @@ class Line:
     async def __call__(self, *words: Any) -> Answer:
         told = Told(*words)
         if self._kept is None:
-            self._kept = self._ctx.ahead(self._keep())
+            self._kept = self.ctx.ahead(self._keep())
             self._kept.add_done_callback(self._ended)
         answer: asyncio.Future[tuple[Answer, int]] = asyncio.get_running_loop().create_future()
         asked = self._open[told.start] = Open(told.number, self._layout.question(told), answer)
         try:
-            with Waiting(self._ctx, self.name):
+            with Waiting(self.ctx, self.name):
                 if self._kept.done():
                     self._kept.result()
                 if self._call is not None:
@@ -78,7 +79,7 @@ class Line:
                 result, nbytes = await answer
         finally:
             del self._open[told.start]
-        self._ctx.carried(self.name, len(asked.question) + nbytes)
+        self.ctx.carried(self.name, len(asked.question) + nbytes)
         return result
 
     async def close(self) -> None:
@@ -145,11 +146,4 @@ class Line:
                 await call.write(message)
 
     def _ended(self, kept: asyncio.Future[None]) -> None:
-        """There will be no stream any more: whoever waits for an answer learns why."""
-        for asked in self._open.values():
-            if asked.answer.done():
-                continue
-            if kept.cancelled():
-                asked.answer.cancel()
-            else:
-                asked.answer.set_exception(kept.exception() or ConnectionError("the stream has ended"))
+        ended.fail([asked.answer for asked in self._open.values()], kept)

@@ -20,6 +20,7 @@ from thespis.roles.inference import Answer
 from thespis.runtime.clock import Sent
 from thespis.runtime.context import Asking, Context, Waiting
 from thespis.types import Stream, Tree
+from thespis.wire import ended
 from thespis.wire.near_door import WELCOME
 from thespis.wire.page import ANSWER, LONGEST, QUESTION, REMINDER, Page, Place
 from thespis.wire.schema import Invitation, Invite, Layout, edge_name
@@ -94,7 +95,7 @@ class NearLine:
             if self._asleep >= 0 or len(self._open) != 1 or not self._look(sock, page):
                 self._wait(sock, seconds)
         else:
-            while self._socket is not None and self._hear(sock, socket.MSG_DONTWAIT):
+            while self._hear(sock, socket.MSG_DONTWAIT):
                 pass
 
     async def close(self) -> None:
@@ -178,25 +179,24 @@ class NearLine:
 
     async def _keep(self) -> None:
         """See to it that there is a stream."""
-        loop = asyncio.get_running_loop()
         while True:
             invitation = await self._invite(self._stream)
-            try:
-                sock, memory = await loop.run_in_executor(None, self._come, invitation)
-            except OSError:
-                sock = None
-            if sock is not None:
-                self._broken = loop.create_future()
-                self._page, self._patience = Page(self._layout, memory), 0.0
-                self._socket = sock
-                loop.add_reader(sock, self.take)
-                for asked in list(self._open.values()):
-                    self._put(sock, asked.told)
-                await self._broken
+            with suppress(OSError):
+                await self._converse(*await asyncio.to_thread(self._come, invitation))
             self._attempts += 1
             if self._attempts > _ATTEMPTS:
                 raise ConnectionError("the inference server lets nobody in")
             await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _converse(self, sock: socket.socket, memory: mmap.mmap) -> None:
+        """Ask what is open, and hand out answers until the stream breaks."""
+        loop = asyncio.get_running_loop()
+        self._broken = loop.create_future()
+        self._socket, self._page, self._patience = sock, Page(self._layout, memory), 0.0
+        loop.add_reader(sock, self.take)
+        for asked in self._open.values():
+            self._put(sock, asked.told)
+        await self._broken
 
     def _come(self, invitation: Invitation) -> tuple[socket.socket, mmap.mmap]:
         """A stream, and the memory that belongs to it."""
@@ -230,14 +230,7 @@ class NearLine:
             self._broken.set_result(None)
 
     def _ended(self, kept: asyncio.Future[None]) -> None:
-        """There will be no stream any more: whoever waits for an answer learns why."""
-        for asked in self._open.values():
-            if asked.answer.done():
-                continue
-            if kept.cancelled():
-                asked.answer.cancel()
-            else:
-                asked.answer.set_exception(kept.exception() or ConnectionError("the stream has ended"))
+        ended.fail([asked.answer for asked in self._open.values()], kept)
 
 
 class Refused(Exception):
