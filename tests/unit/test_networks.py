@@ -17,7 +17,7 @@ from thespis.networks.heads import build_distribution
 from thespis.networks.init import init_network
 from thespis.networks.inputs import TensorInputs, tensor_inputs
 from thespis.networks.normalize import Normalizer
-from thespis.networks.policies import ActorCritic, final_values
+from thespis.networks.policies import ActorCritic, Output, final_values
 from thespis.networks.recurrent import LSTMCore
 from thespis.types import Array, Inputs, State, Tree, map_tree
 
@@ -304,6 +304,19 @@ def test_load_copies_and_refuses_another_network() -> None:
         stepper.load(export_weights(build(VECTOR, hidden=(16, 8))))
     with pytest.raises(ThespisError, match="names"):
         stepper.load(export_weights(build(VECTOR, hidden=(16,))))
+
+
+def test_a_class_made_from_ours_acts_as_it_says_itself() -> None:
+    """Small networks act without torch, by what ours are known to compute; this one computes something else."""
+
+    class Stubborn(ActorCritic):
+        def forward(self, inputs: TensorInputs, state: tuple[torch.Tensor, ...]) -> Output:
+            output = super().forward(inputs, state)
+            return output._replace(params=torch.tensor([0.0, 0.0, 50.0, 0.0]).expand_as(output.params))
+
+    network = init_network(lambda: Stubborn(VECTOR, ACTIONS["discrete"], config()), seed=1)
+    acted = Stepper(network, np.random.default_rng(0)).act(blank_inputs(stack(VECTOR, 64), ACTIONS["discrete"], 64), ())
+    assert (acted.actions == 2).all()
 
 
 def test_acting_repeats_with_its_seed_and_touches_no_global_randomness() -> None:

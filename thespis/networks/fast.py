@@ -51,8 +51,14 @@ class NumpyPolicy:
 
 
 def numpy_policy(network: PolicyNetwork, obs: Tree) -> NumpyPolicy | None:
-    """A `NumpyPolicy` for `network` if it has that form and observations are plain float32 vectors, else None."""
-    if not isinstance(network, ActorCritic | QNetwork) or network.core is not None or isinstance(obs, dict):
+    """A `NumpyPolicy` for `network` if it has that form and observations are plain float32 vectors, else None.
+
+    A class made from one of ours may do something else: it is asked itself.
+    """
+    if type(network) not in (ActorCritic, QNetwork) or isinstance(obs, dict):
+        return None
+    assert isinstance(network, ActorCritic | QNetwork)
+    if network.core is not None:
         return None
     torso = network.encoder.torsos[0]
     if not isinstance(torso, VectorTorso) or torso.normalizer is not None or obs.dtype != np.float32:
