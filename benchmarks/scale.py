@@ -2,7 +2,8 @@
 
 With one environment per actor the ideal is actors / 10 ms. Each setting runs on local processes, and in the simulation
 with a cost model made of measured costs: work as it takes the same roles in one process, messages as they take a run
-of one actor. The table goes into docs/scale.md; what is measured is kept, and not measured again.
+of one actor, and what else a step takes of a core as it does in a run of 16 actors. The table goes into docs/scale.md;
+what is measured is kept, and not measured again.
 
 python -m benchmarks.scale                           everything
 python -m benchmarks.scale impala --actors 1 64      a part of it; --again to measure it anew
@@ -36,6 +37,8 @@ from thespis.runtime.virtual import SimulatedContext
 
 STEP_SECONDS = 0.01
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
+CALIBRATED = 16
+"""Actors of the run that says what a step takes of a core: many messages, and no fight for cores yet."""
 PAGE = ROOT / "docs" / "scale.md"
 SELDOM: dict[str, Any] = {  # nothing but training, and patience with 128 processes that start on a few cores
     "envs_per_actor": 1,
@@ -202,8 +205,19 @@ def cost_model(name: str, latency: float) -> dict[str, Any]:
     for actors, scale in ((2, 1), (16, 64)):
         time_work(name, actors, SETTINGS[name](scale), times)
     work = {kind: fit(found) for kind, found in times.items()}
-    work["env_step"]["base"] += sleep_seconds()
+    work["env_step"]["wait"] = sleep_seconds()
     return {"work": work, "edges": {"default": {"latency": latency}}}
+
+
+def calibrate(name: str, costs: dict[str, Any], run: dict[str, Any], seconds: float) -> None:
+    """Let a step take as much of a core as it took in `run`, and all roles share the cores of this machine.
+
+    More than the work in it: messages, and caches that are cold whenever a process comes back from its wait.
+    """
+    known = predict(name, CALIBRATED, costs, seconds)
+    taken = run["cores_busy"] / run["steps_per_second"]
+    costs["work"]["env_step"]["base"] += max(0.0, taken - known["core_seconds_per_step"])
+    costs["cores"] = os.cpu_count()
 
 
 def predict(name: str, actors: int, costs: dict[str, Any], seconds: float) -> dict[str, float]:
@@ -213,7 +227,14 @@ def predict(name: str, actors: int, costs: dict[str, Any], seconds: float) -> di
         model.write_text(yaml.safe_dump(costs))
         more = {"on": "simulation", "cost_model": model, "total_seconds": seconds}
         summary = launch(name, configure(name, actors, instant, directory, **more), quiet=True).summary
-    return {"steps_per_second": summary["steps_per_second"], "lag": summary["lag"]["mean"]}
+    roles = summary["roles"].values()
+    worked = sum(role["count"] * sum(role.get("busy", {}).values()) for role in roles)
+    waited = costs["work"]["env_step"].get("wait", 0.0)
+    return {
+        "steps_per_second": summary["steps_per_second"],
+        "lag": summary["lag"]["mean"],
+        "core_seconds_per_step": worked / summary["steps_per_second"] - waited,
+    }
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -307,9 +328,12 @@ def _predict_all(name: str, args: argparse.Namespace, results: dict[str, Any]) -
     if "latency" not in results:
         # Half of the round trip of a call that is answered at once, on a machine with nothing else to do.
         results["latency"] = measure("impala", 1, args.seconds)["pull_seconds"] / 2
+    seconds = min(10.0, args.seconds)
     costs = results.setdefault("costs", {})[name] = cost_model(name, results["latency"])
+    if (run := results["local"][name].get(str(CALIBRATED))) is not None:
+        calibrate(name, costs, run, seconds)
     for actors in missing:
-        guesses[str(actors)] = guess = predict(name, actors, costs, min(10.0, args.seconds))
+        guesses[str(actors)] = guess = predict(name, actors, costs, seconds)
         keep("scale", results)
         print(f"{name} simulation {actors:4} actors {guess['steps_per_second']:10,.0f} steps/s", flush=True)
 

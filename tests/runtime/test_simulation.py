@@ -52,6 +52,40 @@ def test_the_same_seed_gives_the_same_bytes(stage: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("step", "cores", "speed"),
+    [("base: 1e-3", "", 4000), ("base: 1e-3", "cores: 2", 2000), ("base: 1e-3", "cores: 1", 1000),
+     ("base: 0, wait: 1e-3", "cores: 1", 4000)],
+    ids=["a core each", "two cores", "one core", "one core, but they only wait"],
+)  # fmt: skip
+def test_actors_that_share_cores_are_slower(step: str, cores: str, speed: int, stage: Any) -> None:
+    """Four of them, whose steps take 1 ms."""
+    (stage.path / "costs.yaml").write_text(
+        f"work: {{env_step: {{{step}}}, inference: {{base: 0}}, learn: {{base: 0}}}}\n"
+        f"edges: {{default: {{latency: 1e-9, bandwidth: 1e15}}}}\n{cores}\n"
+    )
+    run = simulate(
+        stage.run, actors=4, envs_per_actor=1, total_steps=2000, cost_model=stage.path / "costs.yaml", batch_unrolls=1
+    )
+    assert run.summary["steps_per_second"] == pytest.approx(speed, rel=0.1)
+
+
+def test_messages_take_cores_too(stage: Any) -> None:
+    """An unroll takes 10 ms, and to hand it over 1 ms at each end of the two messages."""
+    speeds = []
+    for cpu in (0.0, 1e-3):
+        (stage.path / "costs.yaml").write_text(
+            "cores: 1\nwork: {env_step: {base: 1e-3}, inference: {base: 0}, learn: {base: 0}}\n"
+            f"edges: {{default: {{latency: 1e-9, bandwidth: 1e15}}, actor.queue.insert: {{cpu: {cpu}}}}}\n"
+        )
+        run = simulate(
+            stage.path / f"{cpu}", actors=1, envs_per_actor=1, unroll_length=10, batch_unrolls=1, total_steps=1000,
+            cost_model=stage.path / "costs.yaml",
+        )  # fmt: skip
+        speeds.append(run.summary["steps_per_second"])
+    assert speeds[1] / speeds[0] == pytest.approx(10 / 14, rel=0.02)
+
+
+@pytest.mark.parametrize(
     "settings", [{}, STATEFUL, {"faults": ("kill actor 1 at 0.18",)}], ids=["plain", "all", "kill"]
 )
 def test_a_resumed_run_equals_the_uninterrupted_one(settings: dict[str, Any], stage: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from benchmarks.scale import SETTINGS, Times, cost_model, fit, page, predict, time_work
+from benchmarks.scale import CALIBRATED, SETTINGS, Times, calibrate, cost_model, fit, page, predict, time_work
 from thespis.runtime.costs import CostModel, WorkCost
 
 
@@ -37,8 +39,22 @@ def test_the_cost_model_can_be_read_by_the_simulation(monkeypatch: pytest.Monkey
     monkeypatch.setattr("benchmarks.scale.sleep_seconds", lambda: 0.01)
     costs = cost_model("impala", latency=1e-4)
     model = CostModel(work={kind: WorkCost(**cost) for kind, cost in costs["work"].items()})
-    assert model.work_seconds("env_step", 1) > 0.01
+    assert model.wait_seconds("env_step") == 0.01 and 0 < model.work_seconds("env_step", 1) < 0.01
     assert model.work_seconds("learn", 640) > model.work_seconds("learn", 20) > 0
+
+
+@pytest.mark.timeout(120)
+def test_a_step_takes_of_a_core_what_it_took_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    costs: dict[str, Any] = {
+        "work": {"env_step": {"base": 1e-4, "wait": 0.01}, "inference": {"base": 1e-4}, "learn": {"base": 0.0}},
+        "edges": {"default": {"latency": 0.0}},
+    }
+    calibrate("impala", costs, {"cores_busy": 0.8, "steps_per_second": 1600.0}, 1.0)
+    assert costs["cores"] == 2 and costs["work"]["env_step"]["base"] == pytest.approx(4e-4, rel=0.05)
+    few, many = (predict("impala", actors, costs, 6.0) for actors in (CALIBRATED, 64))
+    assert few["steps_per_second"] == pytest.approx(1500, rel=0.05)
+    assert many["steps_per_second"] == pytest.approx(2 / 5e-4, rel=0.08), "two cores, half a millisecond for each step"
 
 
 def test_the_page_says_how_far_off_the_prediction_is() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from thespis.launch import architecture, defaults
 from thespis.program import Program
 from thespis.runtime.costs import CostModel, message_bytes
 from thespis.runtime.faults import Fault, parse_faults
+from thespis.runtime.virtual import Cores, VirtualLoop
 from thespis.types import Version, Versioned
 
 RNG = np.random.default_rng(0)
@@ -41,6 +43,37 @@ def test_an_edge_of_its_own_and_a_range(tmp_path: Path) -> None:
     assert costs.edge_seconds("actor.queue.insert", 10**6, RNG) > 1.0, "the default's bandwidth holds here too"
 
 
+def test_what_needs_a_core_and_what_does_not(tmp_path: Path) -> None:
+    text = "cores: 3\nwork: {env_step: {base: 1e-3, wait: 1e-2}}\nedges: {default: {cpu: 2e-5}, a.b.c: {latency: 1}}\n"
+    costs = load(tmp_path, text)
+    assert (costs.cores, CostModel().cores) == (3, None)
+    assert (costs.work_seconds("env_step", 5), costs.wait_seconds("env_step")) == (1e-3, 1e-2)
+    assert costs.wait_seconds("learn") == 0.0
+    assert (costs.end_seconds("a.b.c"), CostModel().end_seconds("a.b.c")) == (2e-5, 0.0)
+
+
+@pytest.mark.parametrize(("cores", "seconds"), [(None, 0.01), (4, 0.01), (2, 0.02), (1, 0.04)])
+def test_roles_share_the_cores_there_are(cores: int | None, seconds: float) -> None:
+    """Four of them work 10 ms each."""
+    ends: list[float] = []
+
+    async def role(shared: Cores) -> None:
+        await shared.work(0.01)
+        ends.append(asyncio.get_running_loop().time())
+
+    async def all_of_them() -> None:
+        shared = Cores(cores)
+        await asyncio.gather(*(role(shared) for _ in range(4)))
+
+    loop = VirtualLoop(0.0, lambda now: None)
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(all_of_them())
+    loop.close()
+    assert max(ends) == pytest.approx(seconds)
+    if cores == 1:
+        assert min(ends) > 0.03, "they take turns"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -51,6 +84,10 @@ def test_an_edge_of_its_own_and_a_range(tmp_path: Path) -> None:
         "edges: {default: {latenzy: 1}}\n",
         "edges: {default: {latency: [1, 2, 3]}}\n",
         "edges: {default: {latency: soon}}\n",
+        "cores: 0\n",
+        "cores: some\n",
+        "cores: true\n",
+        "edges: {default: {cpu: some}}\n",
         "work: [",
         "- 1\n",
     ],

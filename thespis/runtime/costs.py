@@ -2,9 +2,12 @@
 
 work:
   env_step: {base: 5e-5, per_item: 1e-6}     # seconds per call, and per environment, row or step in it
+  label: {base: 1e-4, wait: 1e-2}            # wait: seconds in which it needs no core
 edges:
   default: {latency: 1e-4, bandwidth: 1e9}   # seconds one way, bytes per second
   actor.queue.insert: {latency: [1e-3, 5e-3]}  # a range is drawn from, evenly
+  actor.inference.act: {cpu: 3e-5}           # seconds of a core, at each end of a message
+cores: 2                                     # for all roles together; without it each has one of its own
 """
 
 from __future__ import annotations
@@ -22,12 +25,14 @@ from thespis.errors import ThespisError
 class WorkCost:
     base: float
     per_item: float = 0.0
+    wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeCost:
     latency: tuple[float, float]
     bandwidth: float
+    cpu: float = 0.0
 
 
 _EDGE = EdgeCost((1e-4, 1e-4), 1e9)
@@ -42,21 +47,35 @@ _WORK = {
 
 @dataclass(frozen=True)
 class CostModel:
-    """Virtual durations. Each role is taken to have a core of its own."""
+    """Virtual durations. `cores`: what all roles share; without a number each role has one of its own."""
 
     work: dict[str, WorkCost] = field(default_factory=lambda: dict(_WORK))
     edges: dict[str, EdgeCost] = field(default_factory=lambda: {"default": _EDGE})
+    cores: int | None = None
 
     def work_seconds(self, kind: str, items: int) -> float:
+        """How long a core works at it."""
         cost = self.work.get(kind)
         return cost.base + cost.per_item * items if cost else 0.0
 
+    def wait_seconds(self, kind: str) -> float:
+        """How long it then takes that no core works at."""
+        cost = self.work.get(kind)
+        return cost.wait if cost else 0.0
+
     def edge_seconds(self, edge: str, nbytes: int, rng: np.random.Generator) -> float:
         """One way over the edge, for a message of `nbytes`."""
-        cost = self.edges.get(edge) or self.edges["default"]
+        cost = self._edge(edge)
         low, high = cost.latency
         latency = low if low == high else float(rng.uniform(low, high))
         return latency + nbytes / cost.bandwidth
+
+    def end_seconds(self, edge: str) -> float:
+        """How long a core works at a message, at either end."""
+        return self._edge(edge).cpu
+
+    def _edge(self, edge: str) -> EdgeCost:
+        return self.edges.get(edge) or self.edges["default"]
 
     @classmethod
     def load(cls, path: Path) -> CostModel:
@@ -68,12 +87,15 @@ class CostModel:
         except (OSError, yaml.YAMLError) as error:
             raise ThespisError(f"cost model {path} cannot be read: {error}") from error
         try:
-            work, edges = data.pop("work", {}), data.pop("edges", {})
+            work, edges, cores = data.pop("work", {}), data.pop("edges", {}), data.pop("cores", None)
             if data:
                 raise ValueError(f"unknown section {', '.join(data)}")
+            if cores is not None and (type(cores) is not int or cores < 1):
+                raise ValueError(f"cores is {cores}, not a number of them")
             return cls(
                 work=_WORK | {kind: WorkCost(**_numbers(values)) for kind, values in work.items()},
                 edges=_edges(edges),
+                cores=cores,
             )
         except (TypeError, ValueError, AttributeError) as error:
             raise ThespisError(f"cost model {path}: {error}; see docs/simulation.md for its form") from error
@@ -107,9 +129,10 @@ def _edges(data: dict[str, dict[str, Any]]) -> dict[str, EdgeCost]:
 
 
 def _edge(values: dict[str, Any], default: EdgeCost) -> EdgeCost:
-    unknown = set(values) - {"latency", "bandwidth"}
+    unknown = set(values) - {"latency", "bandwidth", "cpu"}
     if unknown:
         raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
     latency = values.get("latency", default.latency)
     low, high = latency if isinstance(latency, (list, tuple)) else (latency, latency)
-    return EdgeCost((float(low), float(high)), float(values.get("bandwidth", default.bandwidth)))
+    bandwidth, cpu = values.get("bandwidth", default.bandwidth), values.get("cpu", default.cpu)
+    return EdgeCost((float(low), float(high)), float(bandwidth), float(cpu))

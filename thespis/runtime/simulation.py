@@ -26,7 +26,7 @@ from thespis.runtime.costs import CostModel, message_bytes
 from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
-from thespis.runtime.virtual import Deadlock, SimulatedContext, VirtualLoop
+from thespis.runtime.virtual import Cores, Deadlock, SimulatedContext, VirtualLoop
 
 _FLUSH_SECONDS = 0.05
 _CLOSE_FLUSH_SECONDS = 0.002
@@ -91,6 +91,7 @@ class Simulation:
         self._loop, self._cut, self._next_flush = loop, False, start + self._flush_every
         self._rng = np.random.default_rng([self._session.cfg.seed, self._session.generation])
         self._restarts = dict.fromkeys(self._program.processes, 0)
+        self._cores = Cores(self._costs.cores)
         self._arrivals.clear()
         self._back = {spec.key: asyncio.Event() for spec in self._program.roles}
         self._strikes = [fault for fault in self._faults if fault.kind in ("lose", "delay") and fault.at >= start]
@@ -179,7 +180,7 @@ class Simulation:
                 epoch=self._session.epoch(spec),
                 incarnation=(self._session.generation << 16) + self._restarts[home],
             )
-            ctx = SimulatedContext(identity, self._loop, self._costs, slow)
+            ctx = SimulatedContext(identity, self._loop, self._costs, self._cores, slow)
             try:
                 role, endpoint = build(spec, ctx, self._deliver, restore)
             except Exception as error:
@@ -275,11 +276,15 @@ class Simulation:
 
     async def _attempt(self, call: Call, edge: str) -> tuple[Any, int]:
         there = message_bytes(call.args)
+        await self._handle(edge)
         await self._travel((call.caller[:2], edge), edge, there)
+        await self._handle(edge)
         answer = await self._serve(call)
         await self._strike(edge)
         back = message_bytes(answer)
+        await self._handle(edge)
         await asyncio.sleep(self._costs.edge_seconds(edge, back, self._rng))
+        await self._handle(edge)
         apart = self._homes[call.service] != self._homes[call.caller[:2]]
         return answer, (there + back) * apart
 
@@ -291,6 +296,12 @@ class Simulation:
         except Exception as error:
             self._fail(life.spec, f"{life.spec}: {type(error).__name__}: {error}", traceback.format_exc())
             raise asyncio.CancelledError from None
+
+    async def _handle(self, edge: str) -> None:
+        """What a message takes at one of its ends."""
+        seconds = self._costs.end_seconds(edge)
+        if seconds:
+            await self._cores.work(seconds)
 
     async def _travel(self, lane: tuple[Key, str], edge: str, nbytes: int) -> None:
         # Messages of one caller on one edge do not overtake each other, as on a socket.

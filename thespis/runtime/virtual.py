@@ -13,6 +13,8 @@ from thespis.runtime.context import Context, Identity, Job, T
 from thespis.runtime.costs import CostModel
 
 LEAP = 1.0
+_SLICE = 3e-3
+"""Seconds for which a core stays with one role while others want it, as under Linux."""
 
 
 class Deadlock(Exception):
@@ -58,11 +60,29 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._on_time(self._virtual)
 
 
+class Cores:
+    """What roles work on: as many cores as there are roles, or a number that they share, first come first served."""
+
+    def __init__(self, number: int | None) -> None:
+        self._free = None if number is None else asyncio.Semaphore(number)
+
+    async def work(self, seconds: float) -> None:
+        if self._free is None or not seconds:
+            await asyncio.sleep(seconds)
+            return
+        while True:
+            async with self._free:
+                await asyncio.sleep(min(seconds, _SLICE))
+            seconds -= _SLICE
+            if seconds <= 0:
+                return
+
+
 class SimulatedContext(Context):
     """Virtual time: work costs what the cost model says, however long it really took."""
 
-    def __init__(self, identity: Identity, loop: VirtualLoop, costs: CostModel, slowdown: float) -> None:
-        self._loop, self._costs, self._slowdown = loop, costs, slowdown
+    def __init__(self, identity: Identity, loop: VirtualLoop, costs: CostModel, cores: Cores, slowdown: float) -> None:
+        self._loop, self._costs, self._cores, self._slowdown = loop, costs, cores, slowdown
         self._job: Job[Any] | None = None
         self._interrupted = False
         super().__init__(identity)
@@ -74,8 +94,11 @@ class SimulatedContext(Context):
     async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
         yield
         seconds = self._costs.work_seconds(kind, items) * self._slowdown
-        await asyncio.sleep(seconds)
-        self.worked(kind, seconds)
+        await self._cores.work(seconds)
+        waits = self._costs.wait_seconds(kind) * self._slowdown
+        if waits:
+            await asyncio.sleep(waits)
+        self.worked(kind, seconds + waits)
 
     async def perform(self, kind: str, job: Job[T]) -> T:
         """Now, and then its own time passes. In a thread, because a job may have an event loop of its own."""

@@ -33,8 +33,8 @@ _ATTEMPTS = 100
 """Without an answer in between."""
 _LOOK_SECONDS = 500e-6
 """How long an actor looks for an answer before it sleeps. If that was in vain, it sleeps at once for a while."""
-_IN_VAIN = 32
-"""Questions for which it does."""
+_SLEEPS = 32, 1024
+"""Questions for which it does: the first time, and at most. The number doubles until an answer is seen again."""
 _IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 """Whether what one process writes last is seen last by all others; else one cannot look for an answer."""
 _TIME = struct.Struct("ll")  # seconds, microseconds
@@ -67,6 +67,7 @@ class NearLine:
         self._broken: asyncio.Future[None] | None = None
         self._patience = 0.0
         self._asleep = 0 if _IN_ORDER else sys.maxsize  # questions whose answers are not looked for
+        self._in_vain, _ = _SLEEPS  # how many there will be if the next look is in vain
         self._attempts = 0
 
     def __call__(self, *words: Any) -> Asking[Answer]:
@@ -130,11 +131,13 @@ class NearLine:
         while not page.answered(start, number):
             os.sched_yield()
             if time.perf_counter() > until:
-                page.looked_at, self._asleep = False, _IN_VAIN
+                page.looked_at = False
+                self._asleep, self._in_vain = self._in_vain, min(2 * self._in_vain, _SLEEPS[1])
                 with suppress(OSError):
                     sock.send(REMINDER.pack(start))
                 return False
         page.looked_at = False
+        self._in_vain, _ = _SLEEPS
         self._answer(number, start)
         return True
 
