@@ -136,12 +136,15 @@ def test_who_has_stopped_looking_is_woken() -> None:
     async def script(made: Hall) -> None:
         line = made.line(0)
         await line(*made.told(0))
-        for number in range(1, 4):
+        slept = []
+        for number in range(1, 7):
             answer = line.begin(made.told(0))
             line._asleep = 0
             line.take(0.002)
-            assert not answer.done() and line._asleep > 0
+            assert not answer.done()
+            slept.append(line._asleep)
             assert (await answer).actions.tolist() == wanted(0, number, ROWS)
+        assert slept == [-1, -1, -1, 32, 64, 128], "what is always in vain is tried less and less often"
 
     play(script, near=True)
 

@@ -32,7 +32,9 @@ _RETRY_SECONDS = 0.2
 _ATTEMPTS = 100
 """Without an answer in between."""
 _LOOK_SECONDS = 500e-6
-"""How long an actor looks for an answer before it sleeps. If that was in vain, it sleeps at once for a while."""
+"""How long an actor looks for an answer before it sleeps."""
+_VAIN = 4
+"""How often that may be in vain, one time after another, before it sleeps at once for a while."""
 _SLEEPS = 32, 1024
 """Questions for which it does: the first time, and at most. The number doubles until an answer is seen again."""
 _IN_ORDER = platform.machine() in ("x86_64", "AMD64")
@@ -67,7 +69,7 @@ class NearLine:
         self._broken: asyncio.Future[None] | None = None
         self._patience = 0.0
         self._asleep = 0 if _IN_ORDER else sys.maxsize  # questions whose answers are not looked for
-        self._in_vain, _ = _SLEEPS  # how many there will be if the next look is in vain
+        self._in_vain, self._sleeps = 0, _SLEEPS[0]
         self._attempts = 0
 
     def __call__(self, *words: Any) -> Asking[Answer]:
@@ -132,12 +134,14 @@ class NearLine:
             os.sched_yield()
             if time.perf_counter() > until:
                 page.looked_at = False
-                self._asleep, self._in_vain = self._in_vain, min(2 * self._in_vain, _SLEEPS[1])
+                self._in_vain += 1
+                if self._in_vain >= _VAIN:
+                    self._asleep, self._sleeps = self._sleeps, min(2 * self._sleeps, _SLEEPS[1])
                 with suppress(OSError):
                     sock.send(REMINDER.pack(start))
                 return False
         page.looked_at = False
-        self._in_vain, _ = _SLEEPS
+        self._in_vain, self._sleeps = 0, _SLEEPS[0]
         self._answer(number, start)
         return True
 
