@@ -48,24 +48,70 @@ class Categorical:
         self.size = self.features = n
 
     def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        logits = F.log_softmax(params, -1)
-        logp = logits.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        return logp, -(logits.exp() * logits).sum(-1)
+        logp, entropy = _Choice.apply(params, actions)  # type: ignore[no-untyped-call]
+        return logp, entropy
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        return self._choose(params, (params + rng.gumbel(size=params.shape)).argmax(-1))
+        shifted, shares, total = _softmax(params)
+        # The first share that reaches beyond a point of [0, total); one of width zero is never reached into.
+        point = rng.random(len(params)) * total
+        action = np.add.reduce(point >= np.add.accumulate(shares[:-1]), 0)
+        return action, _pick(shifted, action) - np.log(total)
 
     def mode(self, params: Array) -> tuple[Array, Array]:
-        return self._choose(params, params.argmax(-1))
+        shifted, _, total = _softmax(params)
+        action = params.argmax(-1)
+        return action, _pick(shifted, action) - np.log(total)
 
     def encode(self, actions: Tensor) -> Tensor:
         return F.one_hot(actions, self.features).float()
 
-    def _choose(self, params: Array, index: Array) -> tuple[Array, Array]:
-        # The reductions of numpy's ufuncs: the methods of arrays add as much again for a few rows.
-        shifted = params - np.maximum.reduce(params, -1, keepdims=True)
-        logp = shifted[np.arange(len(index)), index] - np.log(np.add.reduce(np.exp(shifted), -1))
-        return index, logp
+
+class _Choice(torch.autograd.Function):
+    """Log-probability of what was chosen, and entropy, forth and back by numpy: two nodes' work for a dozen of torch's.
+
+    With L the log-probabilities, p = exp L and H the entropy: dlogp/dparams = [chosen] - p, dH/dparams = -p (L + H).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        shifted, shares, total = _softmax(params.detach().numpy().reshape(-1, params.shape[-1]))
+        chosen = actions.numpy().reshape(-1)
+        shifted -= np.log(total)
+        shares /= total
+        entropy = -np.add.reduce(shares * shifted, 0)
+        ctx.found, ctx.shape = (shifted, shares, entropy, chosen), params.shape
+        shape = params.shape[:-1]
+        return torch.from_numpy(_pick(shifted, chosen)).view(shape), torch.from_numpy(entropy).view(shape)
+
+    @staticmethod
+    def backward(ctx: Any, logp: Tensor, entropy: Tensor) -> tuple[Tensor, None]:
+        logs, shares, entropies, chosen = ctx.found
+        pull, spread = logp.reshape(-1).numpy(), entropy.reshape(-1).numpy()
+        gradient = logs + entropies
+        gradient *= spread
+        gradient += pull
+        gradient *= shares
+        np.negative(gradient, out=gradient)
+        gradient.reshape(-1)[chosen * len(chosen) + np.arange(len(chosen))] += pull
+        return torch.from_numpy(gradient.T).view(ctx.shape), None
+
+
+def _softmax(params: Array) -> tuple[Array, Array, Array]:
+    """`params` `[B, n]` less their maximum, the exponentials of that, both `[n, B]`, and the sum of these, `[B]`.
+
+    By columns, because numpy is slow where the axis that it reduces is short and the last.
+    """
+    shifted = params.T.copy()
+    shifted -= np.maximum.reduce(shifted, 0)
+    shares = np.exp(shifted)
+    return shifted, shares, np.add.reduce(shares, 0)
+
+
+def _pick(columns: Array, index: Array) -> Array:
+    """Of each row of `columns` `[n, B]` the number at `index` `[B]`."""
+    picked: Array = columns.reshape(-1)[index * len(index) + np.arange(len(index))]
+    return picked
 
 
 class MultiCategorical:

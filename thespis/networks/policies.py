@@ -13,6 +13,7 @@ from thespis.networks.encoder import Encoder, NetworkSettings
 from thespis.networks.heads import DiagGaussian, Distribution, build_distribution
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs, TensorTree
+from thespis.networks.layers import branch
 from thespis.networks.recurrent import LSTMCore
 from thespis.types import map_tree
 
@@ -115,10 +116,10 @@ class ActorCritic(Agent):
     def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
         steps, batch = inputs.first.shape
         features, states = self.features(inputs, state)
-        params = self.policy(features)
+        params, values = branch(features, (self.policy, self.value))
         if self.log_std is not None:
             params = torch.cat([params, self.log_std.expand_as(params)], -1)
-        return Output(params.view(steps, batch, -1), self.value(features).view(steps, batch), states)
+        return Output(params.view(steps, batch, -1), values.view(steps, batch), states)
 
 
 def final_values(network: PolicyNetwork, output: Output, final: TensorInputs, index: Sequence[Tensor]) -> Tensor:

@@ -11,6 +11,7 @@ from thespis.networks.encoder import NetworkSettings
 from thespis.networks.heads import EpsilonGreedy, count_actions
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs
+from thespis.networks.layers import branch
 from thespis.networks.policies import Agent, Output
 
 
@@ -42,10 +43,11 @@ class QNetwork(Agent):
 
     def q_values(self, features: Tensor) -> Tensor:
         """`[..., size]` to `[..., actions]`."""
-        q: Tensor = self.advantage(features)
-        if self.value is not None:
-            q = q - q.mean(-1, keepdim=True) + self.value(features)
-        return q
+        if self.value is None:
+            q: Tensor = self.advantage(features)
+            return q
+        advantages, value = branch(features, (self.advantage, self.value))
+        return advantages - advantages.mean(-1, keepdim=True) + value
 
     def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
         steps, batch = inputs.first.shape

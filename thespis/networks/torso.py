@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from thespis.errors import ThespisError
 from thespis.networks.init import orthogonal
+from thespis.networks.layers import perceive
 from thespis.networks.normalize import Normalizer
 
 NATURE_MIN_SIDE = 36
@@ -30,12 +31,9 @@ class MLP(nn.Module):
         )
         self.size = sizes[-1]
         self.activation = activation
-        self._activation = torch.tanh if activation == "tanh" else torch.relu
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = self._activation(layer(x))
-        return x
+        return perceive(x, self.layers, self.activation)
 
 
 class NatureCNN(nn.Module):

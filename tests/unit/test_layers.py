@@ -1,0 +1,103 @@
+"""Layers by numpy against torch's own, forth and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from thespis.networks.heads import Categorical
+from thespis.networks.layers import branch, by_hand, perceive
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _parameters(layers: list[nn.Linear]) -> list[Tensor]:
+    return [parameter for layer in layers for parameter in layer.parameters()]
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden", [(64,), (32, 64), (16, 64, 8)])
+def test_layers_give_what_torch_gives(activation: str, hidden: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(before, after) for before, after in zip((5, *hidden[:-1]), hidden, strict=True)]
+    x = torch.randn(200, 5, requires_grad=True)
+    assert by_hand(x, max(hidden))
+    act = torch.tanh if activation == "tanh" else torch.relu
+    plain = x
+    for layer in layers:
+        plain = act(layer(plain))
+    ours = perceive(x, layers, activation)
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+    seed = torch.randn_like(plain)
+    wanted = [x, *_parameters(layers)]
+    found, expected = (torch.autograd.grad(output, wanted, seed) for output in (ours, plain))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_input_that_wants_no_gradient_gets_none() -> None:
+    layer = nn.Linear(5, 64)
+    output = perceive(torch.randn(100, 5), [layer], "tanh")
+    gradients = torch.autograd.grad(output.sum(), list(layer.parameters()))
+    assert [tuple(gradient.shape) for gradient in gradients] == [(64, 5), (64,)]
+
+
+def test_heads_give_what_torch_gives_also_where_one_is_not_used() -> None:
+    torch.manual_seed(0)
+    heads = [nn.Linear(64, 3), nn.Linear(64, 1)]
+    features = torch.randn(100, 64, requires_grad=True)
+    assert by_hand(features, 64)
+    ours, plain = branch(features, heads), [head(features) for head in heads]
+    torch.testing.assert_close(list(ours), plain, rtol=1e-5, atol=1e-6)
+    wanted = [features, *_parameters(heads)]
+    found, expected = (torch.autograd.grad((2 * a).sum() + b.sum(), wanted) for a, b in (ours, plain))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    (only,) = torch.autograd.grad(branch(features, heads)[1].sum(), [features])
+    torch.testing.assert_close(only, heads[1].weight.expand_as(features))
+
+
+def test_few_rows_other_types_and_several_threads_are_left_to_torch() -> None:
+    assert not by_hand(torch.zeros(2, 4), 64)
+    assert not by_hand(torch.zeros(1000, 4, dtype=torch.float64), 64)
+    torch.set_num_threads(2)
+    assert not by_hand(torch.zeros(1000, 4), 64)
+
+
+@pytest.mark.parametrize("actions", [2, 18])
+def test_a_choice_is_valued_as_torch_values_it(actions: int) -> None:
+    torch.manual_seed(0)
+    params = (5.0 * torch.randn(7, 9, actions)).requires_grad_()
+    chosen = torch.randint(0, actions, (7, 9))
+    logits = F.log_softmax(params, -1)
+    plain = logits.gather(-1, chosen.unsqueeze(-1)).squeeze(-1), -(logits.exp() * logits).sum(-1)
+    ours = Categorical(actions).evaluate(params, chosen)
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-5)
+    seeds = torch.randn(7, 9), torch.randn(7, 9)
+    found, expected = (torch.autograd.grad(pair, params, seeds)[0] for pair in (ours, plain))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_choices_are_drawn_as_often_as_they_are_likely() -> None:
+    params = np.tile(np.log(np.array([0.5, 0.3, 0.2], np.float32)), (100_000, 1))
+    actions, logp = Categorical(3).sample(params, np.random.default_rng(0))
+    shares = np.bincount(actions, minlength=3) / len(actions)
+    np.testing.assert_allclose(shares, [0.5, 0.3, 0.2], atol=0.006)  # four standard deviations
+    np.testing.assert_allclose(logp, params[0][actions], atol=1e-6)
+    assert logp.dtype == np.float32
+
+
+def test_what_is_impossible_is_never_drawn() -> None:
+    params = np.tile(np.array([-1e4, 0.0, -1e4, 0.0, -1e4], np.float32), (10_000, 1))
+    actions, logp = Categorical(5).sample(params, np.random.default_rng(0))
+    assert set(actions.tolist()) == {1, 3}
+    assert np.isfinite(logp).all()

@@ -1,0 +1,130 @@
+"""Small layers, forth and back, by numpy: the numbers of torch in half of its time.
+
+A layer of 64 is so little work that most of the time goes into what torch does around it; and tanh, which torch leaves
+to MKL, takes eight times as long as numpy's on some processors. Measured for 816 rows through two layers of 64, forth
+and back: 0.43 ms here, 0.73 ms there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from thespis.types import Array
+
+_MANY = 4_000
+"""Numbers in the widest layer from which the Python of a function of our own is made up for."""
+
+
+def perceive(x: Tensor, layers: Sequence[nn.Linear], activation: str) -> Tensor:
+    """`x` `[N, ...]` through `layers`, each followed by the activation: tanh or relu."""
+    if layers and by_hand(x, max(layer.out_features for layer in layers)):
+        result: Tensor = _Layers.apply(x, activation == "tanh", *_parameters(layers))  # type: ignore[no-untyped-call]
+        return result
+    act = torch.tanh if activation == "tanh" else torch.relu
+    for layer in layers:
+        x = act(layer(x))
+    return x
+
+
+def branch(features: Tensor, heads: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
+    """What each of several linear heads makes of the same `features` `[N, size]`."""
+    if by_hand(features, features.shape[-1]):
+        results: tuple[Tensor, ...] = _Heads.apply(features, *_parameters(heads))  # type: ignore[no-untyped-call]
+        return results
+    return tuple(head(features) for head in heads)
+
+
+def by_hand(x: Tensor, width: int) -> bool:
+    """Whether `x`, `width` numbers in each row, is for numpy.
+
+    Where torch has several threads it is left to torch, which spreads one product over all of them.
+    """
+    if x.dim() != 2 or x.dtype != torch.float32 or x.device.type != "cpu" or torch.get_num_threads() != 1:
+        return False
+    return len(x) * width >= _MANY
+
+
+class _Layers(torch.autograd.Function):
+    """`x` through linear layers, each with the activation after it. `arrays`: weight, bias, weight, bias, ..."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tanh: bool, *arrays: Tensor) -> Tensor:
+        h = x.detach().numpy()
+        outputs = []
+        for weight, bias in zip(arrays[::2], arrays[1::2], strict=True):
+            h = h @ weight.detach().numpy().T
+            h += bias.detach().numpy()
+            if tanh:
+                np.tanh(h, out=h)
+            else:
+                np.maximum(h, 0.0, out=h)
+            outputs.append(torch.from_numpy(h))
+        ctx.tanh, ctx.layers = tanh, len(outputs)
+        ctx.save_for_backward(x, *outputs, *arrays[::2])
+        return outputs[-1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        saved = [tensor.detach().numpy() for tensor in ctx.saved_tensors]
+        outputs, weights = saved[: ctx.layers + 1], saved[ctx.layers + 1 :]
+        d = gradient.numpy()
+        found: list[Tensor] = []
+        for number in range(ctx.layers - 1, -1, -1):
+            d = _through(outputs[number + 1], d, ctx.tanh)
+            found[:0] = torch.from_numpy(d.T @ outputs[number]), torch.from_numpy(_total(d))
+            if number or ctx.needs_input_grad[0]:
+                d = d @ weights[number]
+        return torch.from_numpy(d) if ctx.needs_input_grad[0] else None, None, *found
+
+
+class _Heads(torch.autograd.Function):
+    """One product for all heads on the way back, where each alone is too narrow to be worth a call."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, *arrays: Tensor) -> tuple[Tensor, ...]:
+        x = features.detach().numpy()
+        ctx.save_for_backward(features, *arrays[::2])
+        outputs = []
+        for weight, bias in zip(arrays[::2], arrays[1::2], strict=True):
+            output = x @ weight.detach().numpy().T
+            output += bias.detach().numpy()
+            outputs.append(torch.from_numpy(output))
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        features, *weights = (tensor.detach().numpy() for tensor in ctx.saved_tensors)
+        columns = np.concatenate([gradient.numpy().T for gradient in gradients])
+        weighted, total = torch.from_numpy(columns @ features), torch.from_numpy(np.add.reduce(columns, 1))
+        found: list[Tensor] = [torch.from_numpy(columns.T @ np.concatenate(weights))]
+        start = 0
+        for weight in weights:
+            mine = slice(start, start + len(weight))
+            found += weighted[mine], total[mine]
+            start += len(weight)
+        return tuple(found)
+
+
+def _parameters(layers: Sequence[nn.Linear]) -> list[Tensor]:
+    return [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+
+
+def _through(output: Array, gradient: Array, tanh: bool) -> Array:
+    """The gradient before an activation that gave `output`, from the one after it."""
+    if not tanh:
+        return gradient * (output > 0.0)
+    before: Array = output * output
+    np.subtract(1.0, before, out=before)
+    before *= gradient
+    return before
+
+
+def _total(rows: Array) -> Array:
+    """The sum of all rows; as a product it takes a third of the time."""
+    total: Array = np.ones(len(rows), np.float32) @ rows
+    return total
