@@ -201,7 +201,8 @@ class Live:
         return None
 
     def _rows(self) -> list[str]:
-        return self._metrics.read_text().splitlines() if self._metrics.exists() else []
+        """The rows that have been written to their end."""
+        return self._metrics.read_text().split("\n")[:-1] if self._metrics.exists() else []
 
     @contextmanager
     def held(self) -> Iterator[None]:

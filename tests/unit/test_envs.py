@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscr
 
 from thespis.envs.autoreset import Environments
 from thespis.envs.make import describe, make
-from thespis.envs.spaces import env_actions, observation_space
+from thespis.envs.spaces import Choices, env_actions, observation_space
 from thespis.envs.sync import SEEDS, SyncVector
 from thespis.envs.toys import Chain
 from thespis.errors import EnvError, ThespisError
@@ -102,6 +102,25 @@ def test_native_vectors_are_used_and_others_run_one_after_the_other() -> None:
     assert isinstance(make("CartPole-v1", 4)._vector.unwrapped, CartPoleVectorEnv)
     assert isinstance(make("Pendulum-v1", 4)._vector, SyncVector)
     assert isinstance(make(lambda: Chain(3), 4), Environments)
+
+
+@pytest.mark.parametrize("start", [[0, 0, 0], [1, 0, -2]])
+def test_choices_contain_what_gymnasium_says(start: list[int]) -> None:
+    space = MultiDiscrete([2, 3, 4], start=start)
+    quick = Choices(space)
+    assert quick == space
+    candidates: list[Any] = [np.array([a, b, c]) for a in (-1, 0, 2) for b in (0, 2, 3) for c in (-2, 1, 3, 4)]
+    candidates += [np.zeros(2, np.int64), np.zeros(3, np.int32), np.ones(3), [1, 1, 1], "no", None]
+    assert [quick.contains(value) for value in candidates] == [space.contains(value) for value in candidates]
+    assert any(map(quick.contains, candidates)) and not all(map(quick.contains, candidates))
+
+
+def test_a_native_vector_still_refuses_an_impossible_action() -> None:
+    environments = make("CartPole-v1", 3)
+    environments.reset(0)
+    with pytest.raises(EnvError, match="invalid"):
+        environments.step(np.array([0, 1, 2]))
+    environments.close()
 
 
 def test_cartpole_counts_its_episodes() -> None:

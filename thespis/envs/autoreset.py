@@ -21,7 +21,7 @@ from thespis.envs.sync import SEEDS
 from thespis.errors import EnvError, ThespisError
 from thespis.types import Array, Episode, Tree, map_tree
 
-_BOOL = np.dtype(np.bool_)
+_BOOL, _FLOAT = np.dtype(np.bool_), np.dtype(np.float32)
 _LARGEST = np.array(np.finfo(np.float32).max, np.float64)  # compared with faster than a number
 """Rewards beyond it would be infinite as float32."""
 
@@ -208,10 +208,10 @@ class Environments:
     def _check_rewards(self, raw: Any) -> Array:
         if type(raw) is not np.ndarray or raw.shape != self._row or raw.dtype.kind not in "fiub":
             raise _anywhere(f"the rewards are not an array of {self.num_envs} numbers")
-        finite = np.abs(raw) <= _LARGEST
+        finite = np.isfinite(raw) if raw.dtype == _FLOAT else np.abs(raw) <= _LARGEST
         if 0 in finite.tobytes():
             raise self._error(~finite, f"reward is {raw[~finite][0]}")
-        rewards: Array = raw if raw.dtype == np.float32 else raw.astype(np.float32)
+        rewards: Array = raw if raw.dtype == _FLOAT else raw.astype(np.float32)
         return rewards
 
     def _observations(self, obs: Any, opened: Array) -> Tree:

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from thespis.envs import atari
 from thespis.envs.autoreset import Environments
-from thespis.envs.spaces import Spaces
+from thespis.envs.spaces import Choices, Spaces
 from thespis.envs.sync import OnEnv, SyncVector
 from thespis.errors import ThespisError
 
@@ -79,7 +79,10 @@ def _vector(
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
     elif spec is not None and spec.vector_entry_point is not None and not spec.additional_wrappers:
-        return gym.make_vec(spec.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+        native = gym.make_vec(spec.id, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+        if type(native.action_space) is gym.spaces.MultiDiscrete:
+            native.action_space = Choices(native.action_space)
+        return native
 
     def build() -> gym.Env[Any, Any]:
         if spec is not None:

@@ -55,7 +55,8 @@ class Categorical:
         shifted, shares, total = _softmax(params)
         # The first share that reaches beyond a point of [0, total); one of width zero is never reached into.
         point = rng.random(len(params)) * total
-        action = np.add.reduce(point >= np.add.accumulate(shares[:-1]), 0)
+        reaches = shares[:1] if self.size == 2 else np.add.accumulate(shares[:-1])
+        action = np.add.reduce(point >= reaches, 0)
         return action, _pick(shifted, action) - np.log(total)
 
     def mode(self, params: Array) -> tuple[Array, Array]:

@@ -196,14 +196,11 @@ class Connection:
         """Take in what has come. With `seconds`: if nothing has, wait that long for something."""
         if self._taking or self._gone:
             return
-        if seconds and not self._arrival.poll(1e3 * seconds):
+        came = self._read()
+        if came is None and seconds and self._arrival.poll(1e3 * seconds):
+            came = self._read()
+        if came is None:
             return
-        try:
-            came = self._socket.recv_into(self._arrived)
-        except BlockingIOError:
-            return
-        except OSError:
-            came = 0
         if not came:
             self._end()
             return
@@ -212,6 +209,15 @@ class Connection:
             self._take_in(bytes(self._arrived[:came]))
         finally:
             self._taking = False
+
+    def _read(self) -> int | None:
+        """How many bytes have come; 0 at the end of the line, None if nothing has."""
+        try:
+            return self._socket.recv_into(self._arrived)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return 0
 
     def _take_in(self, data: bytes) -> None:
         if self._begun:
