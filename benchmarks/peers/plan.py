@@ -123,17 +123,6 @@ _CONSTANT = {"optimizer": {"learning_rate": 1e-3}}
 ENTRIES = (
     Entry("impala", "Thespis IMPALA", "thespis", "ours", "impala", said="defaults", steady=_CONSTANT),
     Entry(
-        "impala-64",
-        "Thespis IMPALA",
-        "thespis",
-        "ours",
-        "impala",
-        {"envs_per_actor": 64},
-        None,
-        "64 environments",
-        _CONSTANT,
-    ),
-    Entry(
         "impala-1024",
         "Thespis IMPALA",
         "thespis",
@@ -251,5 +240,15 @@ ENTRIES = (
         {**_NATIVE, "n_envs": 1024, "threads": 2},
         None,
         "Gymnasium's native vectors, 1,024 environments, 2 threads",
+    ),
+    Entry(
+        "cleanrl-native-2048",
+        "PPO as CleanRL writes it",
+        "cleanrl",
+        "cleanrl",
+        "",
+        {**_NATIVE, "n_envs": 2048, "threads": 2},
+        None,
+        "Gymnasium's native vectors, 2,048 environments, 2 threads",
     ),
 )
