@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -32,6 +34,7 @@ from benchmarks.pages import ROOT, keep, load, machine, replace_part, table
 from thespis.config import Experiment
 from thespis.envs.toys import Sleep
 from thespis.launch import defaults, launch
+from thespis.runtime.costs import WorkCost
 from thespis.runtime.session import Session
 from thespis.runtime.virtual import SimulatedContext
 
@@ -39,6 +42,8 @@ STEP_SECONDS = 0.01
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
 CALIBRATED = 16
 """Actors of the run that says what a step takes of a core: many messages, and no fight for cores yet."""
+REPORT_SECONDS = 0.25
+"""Virtual seconds between two looks at a simulated run."""
 PAGE = ROOT / "docs" / "scale.md"
 SELDOM: dict[str, Any] = {  # nothing but training, and patience with 128 processes that start on a few cores
     "envs_per_actor": 1,
@@ -146,6 +151,7 @@ def measure(name: str, actors: int, seconds: float) -> dict[str, Any]:
     pulls = watch.session.monitor.edges.get("actor.weights.pull")
     memory = trained.summary["processes"]
     return {
+        "steps": [first.steps, last.steps],
         "steps_per_second": (last.steps - first.steps) / passed,
         "lag": (last.lag - first.lag) / max(1.0, last.learned - first.learned),
         "cores_busy": (last.cpu - first.cpu) / passed,
@@ -209,32 +215,48 @@ def cost_model(name: str, latency: float) -> dict[str, Any]:
     return {"work": work, "edges": {"default": {"latency": latency}}}
 
 
-def calibrate(name: str, costs: dict[str, Any], run: dict[str, Any], seconds: float) -> None:
+def calibrate(name: str, costs: dict[str, Any], run: dict[str, Any]) -> None:
     """Let a step take as much of a core as it took in `run`, and all roles share the cores of this machine.
 
     More than the work in it: messages, and caches that are cold whenever a process comes back from its wait.
     """
-    known = predict(name, CALIBRATED, costs, seconds)
+    known = predict(name, CALIBRATED, costs, run["steps"])
     taken = run["cores_busy"] / run["steps_per_second"]
     costs["work"]["env_step"]["base"] += max(0.0, taken - known["core_seconds_per_step"])
     costs["cores"] = os.cpu_count()
 
 
-def predict(name: str, actors: int, costs: dict[str, Any], seconds: float) -> dict[str, float]:
-    """The same setting in the simulation, for that many virtual seconds."""
+def predict(name: str, actors: int, costs: dict[str, Any], steps: Sequence[int]) -> dict[str, float]:
+    """The same setting in the simulation, from one number of steps to another.
+
+    The same as in the real run, because a replay that fills up holds older and older steps: lag is then how long the
+    run has been going.
+    """
     with tempfile.TemporaryDirectory() as directory:
         model = Path(directory) / "costs.yaml"
         model.write_text(yaml.safe_dump(costs))
-        more = {"on": "simulation", "cost_model": model, "total_seconds": seconds}
-        summary = launch(name, configure(name, actors, instant, directory, **more), quiet=True).summary
-    roles = summary["roles"].values()
-    worked = sum(role["count"] * sum(role.get("busy", {}).values()) for role in roles)
-    waited = costs["work"]["env_step"].get("wait", 0.0)
+        more = {"on": "simulation", "cost_model": model, "total_steps": steps[1], "report_every": REPORT_SECONDS}
+        trained = launch(name, configure(name, actors, instant, directory, **more), quiet=True)
+        lines, roles = (trained.path / "metrics.jsonl").read_text().splitlines(), trained.summary["roles"]
+    rows = [row for row in map(json.loads, lines) if row["step"] >= steps[0] and "lag/mean" in row]
+    learned = [(after["lag/mean"], after["step"] - before["step"]) for before, after in pairwise(rows)]
     return {
-        "steps_per_second": summary["steps_per_second"],
-        "lag": summary["lag"]["mean"],
-        "core_seconds_per_step": worked / summary["steps_per_second"] - waited,
+        "steps_per_second": (rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["time"] - rows[0]["time"]),
+        "lag": sum(lag * steps for lag, steps in learned) / sum(steps for _, steps in learned),
+        "core_seconds_per_step": core_seconds(roles, WorkCost(**costs["work"]["env_step"])),
     }
+
+
+def core_seconds(roles: dict[str, Any], env_step: WorkCost) -> float:
+    """What all roles together need of a core for a step, from the shares of their time that they work."""
+    busy: dict[str, float] = defaultdict(float)
+    for role in roles.values():
+        for kind, share in role.get("busy", {}).items():
+            busy[kind] += role["count"] * share
+    works = env_step.base + env_step.per_item
+    # Not from the steps counted: those of an unroll are counted together, and a hundredth of a wait is a lot of work.
+    taken = busy.pop("env_step") / (works + env_step.wait)
+    return works + sum(busy.values()) / taken
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -314,7 +336,7 @@ def main() -> None:
 def _measure_all(name: str, args: argparse.Namespace, results: dict[str, Any]) -> None:
     runs = results.setdefault("local", {}).setdefault(name, {})
     for actors in args.actors:
-        if args.again or str(actors) not in runs:
+        if args.again or "steps" not in runs.get(str(actors), {}):
             runs[str(actors)] = run = measure(name, actors, args.seconds)
             keep("scale", results)
             print(f"{name} local {actors:4} actors {run['steps_per_second']:10,.0f} steps/s", flush=True)
@@ -328,12 +350,12 @@ def _predict_all(name: str, args: argparse.Namespace, results: dict[str, Any]) -
     if "latency" not in results:
         # Half of the round trip of a call that is answered at once, on a machine with nothing else to do.
         results["latency"] = measure("impala", 1, args.seconds)["pull_seconds"] / 2
-    seconds = min(10.0, args.seconds)
     costs = results.setdefault("costs", {})[name] = cost_model(name, results["latency"])
-    if (run := results["local"][name].get(str(CALIBRATED))) is not None:
-        calibrate(name, costs, run, seconds)
+    runs = results["local"][name]
+    if str(CALIBRATED) in runs:
+        calibrate(name, costs, runs[str(CALIBRATED)])
     for actors in missing:
-        guesses[str(actors)] = guess = predict(name, actors, costs, seconds)
+        guesses[str(actors)] = guess = predict(name, actors, costs, runs[str(actors)]["steps"])
         keep("scale", results)
         print(f"{name} simulation {actors:4} actors {guess['steps_per_second']:10,.0f} steps/s", flush=True)
 

@@ -139,6 +139,19 @@ def test_what_is_measured_is_kept_and_not_measured_again(tmp_path: Path, monkeyp
     assert again["results"]["appo/speed"]["runs"] == [{"steps_per_second": 1.0}]
 
 
+def test_what_is_not_reached_twice_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    monkeypatch.setattr(peers, "once", lambda entry, task, seed: {"steps_per_second": 1.0, "seconds_to": None})
+    state: dict[str, Any] = {"results": {}, "failed": {}}
+    peers.run_all([ENTRIES[0]], list(TASKS), 3, state)
+    name = ENTRIES[0].name
+    assert {key: len(found["runs"]) for key, found in state["results"].items()} == {
+        f"{name}/speed": 3,
+        f"{name}/solve": 2,
+        f"{name}/pong": 3,
+    }
+
+
 def test_runs_with_other_settings_do_not_count() -> None:
     entry = ENTRIES[0]
     results = {f"{entry.name}/speed": {"settings": ["impala", {"envs_per_actor": 1}, 20.0], "runs": [{}]}}

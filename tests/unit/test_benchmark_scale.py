@@ -32,7 +32,10 @@ def test_predicted_steps_follow_from_the_costs() -> None:
         "edges": {"default": {"latency": 0.0}},
     }
     for actors in (2, 8):
-        assert predict("impala", actors, costs, 4.0)["steps_per_second"] == pytest.approx(100 * actors, rel=0.02)
+        found = predict("impala", actors, costs, [100 * actors, 1_500 * actors])
+        assert found["steps_per_second"] == pytest.approx(100 * actors, rel=0.02)
+        # A step of every actor takes 10 ms; the learner learns twice in the 200 ms of an unroll.
+        assert found["core_seconds_per_step"] == pytest.approx(0.01 + 0.001 * 2 / (20 * actors), rel=0.02)
 
 
 def test_the_cost_model_can_be_read_by_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,11 +53,21 @@ def test_a_step_takes_of_a_core_what_it_took_in_a_run(monkeypatch: pytest.Monkey
         "work": {"env_step": {"base": 1e-4, "wait": 0.01}, "inference": {"base": 1e-4}, "learn": {"base": 0.0}},
         "edges": {"default": {"latency": 0.0}},
     }
-    calibrate("impala", costs, {"cores_busy": 0.8, "steps_per_second": 1600.0}, 1.0)
+    calibrate("impala", costs, {"cores_busy": 0.8, "steps_per_second": 1600.0, "steps": [1_600, 3_200]})
     assert costs["cores"] == 2 and costs["work"]["env_step"]["base"] == pytest.approx(4e-4, rel=0.05)
-    few, many = (predict("impala", actors, costs, 6.0) for actors in (CALIBRATED, 64))
+    few, many = (predict("impala", actors, costs, [100 * actors, 500 * actors]) for actors in (CALIBRATED, 64))
     assert few["steps_per_second"] == pytest.approx(1500, rel=0.05)
     assert many["steps_per_second"] == pytest.approx(2 / 5e-4, rel=0.08), "two cores, half a millisecond for each step"
+
+
+@pytest.mark.timeout(120)
+def test_the_lag_of_a_replay_is_looked_at_when_it_is_as_full() -> None:
+    costs = {
+        "work": {"env_step": {"base": 0.009}, "inference": {"base": 0.001}, "learn": {"base": 0.001}},
+        "edges": {"default": {"latency": 0.0}},
+    }
+    early, late = (predict("apex", 2, costs, steps)["lag"] for steps in ([500, 1_500], [2_500, 3_500]))
+    assert late > 2 * early, "in a replay that fills up, steps grow older"
 
 
 def test_the_page_says_how_far_off_the_prediction_is() -> None:

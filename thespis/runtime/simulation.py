@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import signal
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from thespis.runtime.costs import CostModel, message_bytes
 from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
+from thespis.runtime.signals import Signals
 from thespis.runtime.virtual import Cores, Deadlock, SimulatedContext, VirtualLoop
 
 _FLUSH_SECONDS = 0.05
@@ -76,7 +75,7 @@ class Simulation:
 
         # One thread: how a sum is split over threads changes its last bits.
         torch.set_num_threads(1)
-        with _Signals(self._interrupt):
+        with Signals(self._interrupt):
             now = self._session.clock
             while self._session.stop_reason is None:
                 now, restore = self._segment(now, restore)
@@ -378,25 +377,3 @@ class Simulation:
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         asyncio.set_event_loop(None)
         loop.close()
-
-
-class _Signals:
-    """Turns SIGINT and SIGTERM into an orderly stop; a second SIGINT interrupts as usual."""
-
-    def __init__(self, stop: Any) -> None:
-        self._stop = stop
-        self._old: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._old[number] = signal.signal(number, self._on_signal)
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._stop()
