@@ -66,11 +66,12 @@ def test_heads_give_what_torch_gives_also_where_one_is_not_used() -> None:
     torch.testing.assert_close(only, heads[1].weight.expand_as(features))
 
 
-def test_few_rows_other_types_and_several_threads_are_left_to_torch() -> None:
+def test_few_rows_other_types_and_many_rows_for_several_threads_are_left_to_torch() -> None:
     assert not by_hand(torch.zeros(2, 4), 64)
     assert not by_hand(torch.zeros(1000, 4, dtype=torch.float64), 64)
+    assert by_hand(torch.zeros(10_000, 4), 64)
     torch.set_num_threads(2)
-    assert not by_hand(torch.zeros(1000, 4), 64)
+    assert by_hand(torch.zeros(1000, 4), 64) and not by_hand(torch.zeros(10_000, 4), 64)
 
 
 @pytest.mark.parametrize("actions", [2, 18])

@@ -97,9 +97,10 @@ def stepper(ctx: Context, cfg: HasNetwork) -> Stepper:
     return Stepper(made, ctx.rng("policy"))
 
 
-def learner_network(ctx: Context, cfg: HasNetwork) -> PolicyNetwork:
-    """The network to train, on the cores that the actors leave."""
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) - cfg.actors))
+def learner_network(ctx: Context, cfg: HasNetwork, in_turns: bool = False) -> PolicyNetwork:
+    """The network to train, on the cores that the actors leave: all of them, if actors and learner work in turns."""
+    cores = os.cpu_count() or 1
+    torch.set_num_threads(cores if in_turns else max(1, cores - cfg.actors))
     return network(cfg.network, describe(resolve(cfg.env)), ctx.identity.run_seed)
 
 

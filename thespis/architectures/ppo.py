@@ -103,10 +103,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         "discount": 0.95,
         "reward": {"normalize": True},
     },
-    "ALE/*": {  # table 5
+    "ALE/*": {  # table 5, whose eight actors have one environment each
         "total_steps": 10_000_000,
-        "actors": 8,
-        "envs_per_actor": 1,
+        "actors": 2,
+        "envs_per_actor": 4,
         "unroll_length": 128,
         "epochs": 3,
         "clip": 0.1,
@@ -135,7 +135,7 @@ def build_learner(ctx: Context, cfg: Config, sample: Any, publish: Any) -> roles
     from thespis.exchange.local import LocalExchange
     from thespis.experience.sources import Rounds
 
-    update = PPOUpdate(learner_network(ctx, cfg), cfg, ctx.rng("minibatches"))
+    update = PPOUpdate(learner_network(ctx, cfg, in_turns=True), cfg, ctx.rng("minibatches"))
     exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
     source = Rounds(ctx, sample, cfg.quorum, lambda: learner.version)
     learner = roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, divide=update.minibatches)

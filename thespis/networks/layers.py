@@ -18,6 +18,8 @@ from thespis.types import Array
 
 _MANY = 4_000
 """Numbers in the widest layer from which the Python of a function of our own is made up for."""
+_MOST = 200_000
+"""And up to which several threads of torch's would not be faster."""
 
 
 def perceive(x: Tensor, layers: Sequence[nn.Linear], activation: str) -> Tensor:
@@ -40,13 +42,11 @@ def branch(features: Tensor, heads: Sequence[nn.Linear]) -> tuple[Tensor, ...]:
 
 
 def by_hand(x: Tensor, width: int) -> bool:
-    """Whether `x`, `width` numbers in each row, is for numpy.
-
-    Where torch has several threads it is left to torch, which spreads one product over all of them.
-    """
-    if x.dim() != 2 or x.dtype != torch.float32 or x.device.type != "cpu" or torch.get_num_threads() != 1:
+    """Whether `x`, `width` numbers in each row, is for numpy: not if torch has threads to spread a large one over."""
+    if x.dim() != 2 or x.dtype != torch.float32 or x.device.type != "cpu":
         return False
-    return len(x) * width >= _MANY
+    numbers = len(x) * width
+    return numbers >= _MANY and (numbers <= _MOST or torch.get_num_threads() == 1)
 
 
 class _Layers(torch.autograd.Function):
