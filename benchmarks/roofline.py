@@ -45,6 +45,7 @@ from thespis.experience.writers import UnrollWriter, concatenate
 from thespis.launch import defaults
 from thespis.networks.acting import Stepper
 from thespis.roles.actor import first_inputs, next_inputs
+from thespis.runtime.process import ENVIRONMENT
 from thespis.runtime.warden import marked
 from thespis.types import Unroll, Version
 
@@ -255,6 +256,9 @@ def main() -> None:
         "--settings", nargs="*", default=[], metavar="NAME=NUMBER", help="e.g. actors=1 envs_per_actor=64"
     )
     args = parser.parse_args()
+    if not ENVIRONMENT.keys() <= os.environ.keys():
+        # The pieces are measured with the threads and the memory that the processes of a run have.
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**ENVIRONMENT, **os.environ})
 
     changes = {name: int(value) for name, value in (setting.split("=") for setting in args.settings)}
     cfg: Any = defaults("impala", args.env, changes)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -105,6 +106,8 @@ def main() -> None:
     entries = [entry for entry in ENTRIES if entry.name in args.only or not args.only]
     tasks = [task for task in TASKS if task.name in args.tasks or not args.tasks]
 
+    # What a run has started is ended with it, however this is.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     kept = {"results": {}, "versions": {}, **load("peers"), "machine": machine(), "failed": {}}
     if args.again:
         for entry in entries:
