@@ -32,7 +32,7 @@ LAGGED: dict[str, Any] = {
     "envs_per_actor": 8,
     "unroll_length": 20,
     "total_steps": 150_000,
-    "optimizer": {"learning_rate": 2e-3, "anneal": False},
+    "optimizer": {"learning_rate": 3e-3, "anneal": False},
     "report_every": 0.02,
 }
 MEMORY: dict[str, Any] = {

@@ -87,7 +87,10 @@ def test_simulation_is_the_same_every_time(synchronous: bool, stage: Any) -> Non
 
 @pytest.mark.timeout(120)
 def test_a_resumed_run_goes_on_as_if_nothing_had_happened(stage: Any) -> None:
-    """Synchronous members do not depend on time, so the lineage comes out the same, and so do the weights."""
+    """Synchronous members do not depend on time, so each lives through the same, and the weights are the same too.
+
+    Which of them is ready first does depend on it, and so the order of their rows.
+    """
     whole = train("pbt", on="simulation", synchronous=True, run_dir=stage.path / "whole", quiet=True, **SMALL)
     # The same budget of 3,000 steps for each, but the run as a whole stops half way.
     cfg = Config(on="simulation", synchronous=True, run_dir=stage.run, **SMALL)
@@ -97,9 +100,12 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(stage: Any) -> None:
     check(run)
     rows = read(stage.run)
     assert 3 < half < len(rows)
-    assert [(r.member, r.steps, r.score, r.after) for r in rows] == [
-        (r.member, r.steps, r.score, r.after) for r in read(whole.path)
-    ]
+    for member in {row.member for row in rows}:
+        lived, expected = (
+            [(r.event, r.steps, r.score, r.after) for r in found if r.member == member]
+            for found in (rows, read(whole.path))
+        )
+        assert lived == expected and len(lived) > 3
     assert run.summary["weights_sha256"] == whole.summary["weights_sha256"]
 
 

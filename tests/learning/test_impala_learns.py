@@ -16,7 +16,7 @@ LAGGED: dict[str, Any] = {
     "unroll_length": 20,
     "total_steps": 150_000,
     "forced_lag": 10,
-    "optimizer": {"learning_rate": 2e-3, "anneal": False},
+    "optimizer": {"learning_rate": 3e-3, "anneal": False},
 }
 MEMORY: dict[str, Any] = {"env": "thespis/Memory-v0", "actors": 1}
 
