@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscr
 
 from thespis.envs.autoreset import Environments
 from thespis.envs.make import describe, make
-from thespis.envs.spaces import Choices, env_actions, observation_space
+from thespis.envs.spaces import env_actions, observation_space
 from thespis.envs.sync import SEEDS, SyncVector
 from thespis.envs.toys import Chain
 from thespis.errors import EnvError, ThespisError
@@ -102,17 +102,6 @@ def test_native_vectors_are_used_and_others_run_one_after_the_other() -> None:
     assert isinstance(make("CartPole-v1", 4)._vector.unwrapped, CartPoleVectorEnv)
     assert isinstance(make("Pendulum-v1", 4)._vector, SyncVector)
     assert isinstance(make(lambda: Chain(3), 4), Environments)
-
-
-@pytest.mark.parametrize("start", [[0, 0, 0], [1, 0, -2]])
-def test_choices_contain_what_gymnasium_says(start: list[int]) -> None:
-    space = MultiDiscrete([2, 3, 4], start=start)
-    quick = Choices(space)
-    assert quick == space
-    candidates: list[Any] = [np.array([a, b, c]) for a in (-1, 0, 2) for b in (0, 2, 3) for c in (-2, 1, 3, 4)]
-    candidates += [np.zeros(2, np.int64), np.zeros(3, np.int32), np.ones(3), [1, 1, 1], "no", None]
-    assert [quick.contains(value) for value in candidates] == [space.contains(value) for value in candidates]
-    assert any(map(quick.contains, candidates)) and not all(map(quick.contains, candidates))
 
 
 def test_a_native_vector_still_refuses_an_impossible_action() -> None:
@@ -298,15 +287,6 @@ def test_unsupported_observations_are_refused_in_one_line(space: Space[Any]) -> 
 def test_unsupported_actions_are_refused(space: Space[Any]) -> None:
     with pytest.raises(ThespisError, match="action space .* is not supported"):
         make(lambda: Probe(action_space=space), 1)
-
-
-def test_bounded_actions_are_stretched_and_clipped_and_unbounded_ones_are_not() -> None:
-    space = Box(np.array([0.0, -4.0, -np.inf, 1.0]), np.array([10.0, 2.0, np.inf, np.inf]), dtype=np.float64)
-    convert = env_actions(space)
-    rows = np.array([[-1, -1, -1, -1], [0, 0, 0, 0], [1, 1, 7, 7], [9, -9, -50, 2]], np.float32)
-    expected = [[0, -4, -1, 1], [5, -1, 0, 1], [10, 2, 7, 7], [10, -4, -50, 2]]
-    assert convert(rows).tolist() == expected
-    assert convert(rows).dtype == np.float64
 
 
 def test_discrete_actions_start_where_the_space_does() -> None:

@@ -69,7 +69,7 @@ class Categorical:
 
 
 class _Choice(torch.autograd.Function):
-    """Log-probability of what was chosen, and entropy, forth and back by numpy: two nodes' work for a dozen of torch's.
+    """Log-probability of what was chosen, and entropy, forth and back by numpy: one node for a dozen of torch's.
 
     With L the log-probabilities, p = exp L and H the entropy: dlogp/dparams = [chosen] - p, dH/dparams = -p (L + H).
     """
