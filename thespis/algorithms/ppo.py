@@ -143,7 +143,7 @@ class PPOUpdate(PolicyUpdate[PPOSettings]):
             objective, pull = clipped_surrogate(ratio, normalised(part.advantages, weight), cfg.clip)
             error, push = clipped_value_loss(values, part.old_values, part.targets, cfg.value_clip)
             # dL/dlogp, dL/dentropy and dL/dV of the loss below: cheaper than to let autograd find them.
-            seeds = (pull * -weight, weight * -cfg.entropy_cost, push * weight * cfg.value_cost)
+            slopes = (pull * -weight, weight * -cfg.entropy_cost, push * weight * cfg.value_cost)
             # An unbiased estimate of the divergence that is never negative: mean of ratio - 1 - log ratio.
             kl = dot(weight, (ratio - 1.0).sub_(log_ratio))
             losses = torch.stack((-dot(weight, objective), dot(weight, error), dot(weight, entropy), kl))
@@ -151,8 +151,7 @@ class PPOUpdate(PolicyUpdate[PPOSettings]):
         loss = policy_loss + cfg.value_cost * value_loss - cfg.entropy_cost * bonus
         if not math.isfinite(loss):
             raise NonFiniteLoss(f"loss {loss} (policy {policy_loss}, value {value_loss}, entropy {bonus})")
-        outputs = (logp, entropy, values)
-        gradients = torch.autograd.grad(outputs, self.parameters, seeds, materialize_grads=True)
+        gradients = self._descent((logp, entropy, values), slopes)
         metrics: dict[str, float] = {}
         if want_metrics:
             outside = dot(weight, ((ratio - 1.0).abs() > cfg.clip).to(weight.dtype)).item()
@@ -165,7 +164,7 @@ class PPOUpdate(PolicyUpdate[PPOSettings]):
                 "train/clip_fraction": outside,
                 "train/explained_variance": self._explained,
             }
-        return list(gradients), metrics
+        return gradients, metrics
 
     @torch.no_grad()
     def _prepare(self, batch: Unroll) -> Minibatch:
