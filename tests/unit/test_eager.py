@@ -70,6 +70,31 @@ def test_an_error_is_the_answer_whenever_it_comes() -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("first", ["what was begun", "the rest of it"])
+def test_garbage_collection_may_close_it_in_any_order(first: str) -> None:
+    async def scene() -> None:
+        closed = []
+
+        async def answer() -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                closed.append(True)
+
+        work = answer()
+        begun = eager.begin(work)
+        assert isinstance(begun, asyncio.Task)
+        await asyncio.sleep(0)
+        rest = begun.get_coro()
+        for coroutine in (work, rest) if first == "what was begun" else (rest, work):
+            coroutine.close()  # type: ignore[union-attr]
+        assert closed == [True]
+        begun.cancel()
+        await asyncio.gather(begun, return_exceptions=True)
+
+    play(scene)
+
+
 def test_who_waits_can_be_cancelled_and_can_refuse() -> None:
     async def scene() -> None:
         seen: list[Any] = []

@@ -139,6 +139,17 @@ def test_nothing_more_is_done_for_a_caller_that_is_gone() -> None:
     play(scene)
 
 
+def test_nobody_goes_on_with_what_a_role_had_begun_that_is_gone() -> None:
+    async def scene(counter: Counter, endpoint: Endpoint) -> None:
+        begun = [endpoint.begin(call("wait", index=index)) for index in range(2)]
+        await asyncio.sleep(0)
+        endpoint.close()
+        await asyncio.gather(*begun, return_exceptions=True)
+        assert counter.stopped == 2 and all(answer.cancelled() for answer in begun)
+
+    play(scene)
+
+
 def test_settled_answers_are_forgotten() -> None:
     async def scene(counter: Counter, endpoint: Endpoint) -> None:
         for number in range(100):

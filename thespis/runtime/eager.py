@@ -46,6 +46,9 @@ def _rest(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
         try:
             try:
                 sent = yield awaited
+            except GeneratorExit:
+                work.close()  # thrown in, it would be an error where garbage collection has closed it before
+                raise
             except BaseException as error:
                 awaited = work.throw(error)
             else:

@@ -92,8 +92,18 @@ class Endpoint:
         known = self._seen.get((role, index))
         if known is not None and known[0] == incarnation:
             del self._seen[role, index]
-            for answer in known[1].values():
-                answer.cancel()
+            _give_up(known[1])
+
+    def close(self) -> None:
+        """The role is gone: nobody goes on with what it had begun."""
+        for _, answers in self._seen.values():
+            _give_up(answers)
+        self._seen.clear()
+
+
+def _give_up(answers: dict[int, asyncio.Future[Any]]) -> None:
+    for answer in answers.values():
+        answer.cancel()
 
 
 async def _known(answer: Any) -> Any:

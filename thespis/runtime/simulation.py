@@ -242,6 +242,7 @@ class Simulation:
                     attempt.cancel()
         for attempt in life.attempts:
             attempt.cancel()
+        life.endpoint.close()
         if life.task is not None and life.task is not asyncio.current_task(self._loop):
             life.task.cancel()
 
