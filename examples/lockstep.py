@@ -36,7 +36,7 @@ def build_learner(ctx, cfg, sample, publish) -> roles.Learner:
 
     update = VTraceUpdate(learner_network(ctx, cfg), Losses())
     exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
-    return roles.Learner(ctx, Batches(ctx, sample, cfg.actors), update, exchange, publish, cfg.total_steps)
+    return roles.Learner(ctx, Batches(ctx, sample, cfg.actors), update, exchange, publish, cfg.budget)
 
 
 def program(cfg):

@@ -11,16 +11,14 @@ import importlib.util
 import os
 import sys
 import types
-import typing
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal
 
+from thespis.budget import Budget
 from thespis.errors import ThespisError
-
-C = TypeVar("C")
 
 if TYPE_CHECKING:
     Spec = str | Callable[..., Any]
@@ -189,7 +187,7 @@ class OptimizerConfig:
     learning_rate: float = 1e-3
     """Step size at the start."""
     anneal: bool = False
-    """Let the learning rate fall linearly to 0 at --total-steps."""
+    """Let the learning rate fall linearly to 0 at the end of the run."""
     epsilon: float = 1e-8
     """The optimiser's epsilon; sgd has none."""
     decay: float = 0.99
@@ -212,10 +210,11 @@ class Experiment:
     """Runtime: local (one process per role), simulation (one process, virtual time, deterministic), or ray."""
     seed: int = 0
     """Everything random in the run follows from it."""
-    total_steps: int = 1_000_000
-    """Stop after this many environment steps of all actors together (frame-skip not multiplied)."""
+    total_steps: int | None = 1_000_000
+    """Stop after this many environment steps of all actors together (frame-skip not multiplied); None sets no limit."""
     total_seconds: float | None = None
-    """Stop this many seconds after the first environment step; in the simulation they are virtual."""
+    """Stop this many seconds after the first environment step; in the simulation they are virtual. Without
+    --total-steps beside it there is no limit of steps, and learning rates anneal over these seconds."""
     stop_at_return: float | None = None
     """Stop when the mean of the last 100 training episodes reaches this."""
     actors: int = field(default_factory=lambda: min(max(1, (os.cpu_count() or 2) - 1), 8))
@@ -251,9 +250,11 @@ class Experiment:
 
     def __post_init__(self) -> None:
         for name, least in (("total_steps", 1), ("actors", 1), ("envs_per_actor", 1), ("seed", 0), ("keep", 1)):
-            if getattr(self, name) < least:
+            if getattr(self, name) is not None and getattr(self, name) < least:
                 flag = name.replace("_", "-")
                 raise ThespisError(f"--{flag} is {getattr(self, name)}; give at least {least}")
+        if self.total_steps is None and self.total_seconds is None:
+            raise ThespisError("nothing says when the run is over: give --total-steps, --total-seconds, or both")
         for name in ("report_every", "checkpoint_every", "env_timeout", "stall_timeout", "placement_timeout"):
             if not getattr(self, name) > 0:
                 raise ThespisError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give more than 0 seconds")
@@ -269,68 +270,12 @@ class Experiment:
             raise ThespisError(f"--actors-per-node is {self.actors_per_node}; give at least 1")
 
     @property
+    def budget(self) -> Budget:
+        return Budget(self.total_steps, self.total_seconds)
+
+    @property
     def env_name(self) -> str:
         return self.env if isinstance(self.env, str) else locate(self.env)
-
-
-def to_dict(cfg: Any) -> dict[str, Any]:
-    """Plain values, for YAML. A function is written as where to find it."""
-    out: dict[str, Any] = {}
-    for part in dataclasses.fields(cfg):
-        value = getattr(cfg, part.name)
-        if callable(value):
-            out[part.name] = locate(value)
-        elif dataclasses.is_dataclass(value):
-            out[part.name] = to_dict(value)
-        elif isinstance(value, tuple):
-            out[part.name] = list(value)
-        else:
-            out[part.name] = str(value) if isinstance(value, Path) else value
-    return out
-
-
-def from_dict(cls: type[C], data: Mapping[str, Any], default: C | None = None, path: str = "") -> C:
-    """The inverse of `to_dict`; what `data` leaves out keeps its value in `default`."""
-    if not isinstance(data, Mapping):
-        raise ThespisError(f"config: {path or 'the file'} should be a table of settings, not {data!r}")
-    hints = typing.get_type_hints(cls)
-    known = [part.name for part in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    unknown = [name for name in data if name not in known]
-    if unknown:
-        raise ThespisError(f"config: unknown setting {path}{unknown[0]!r}; known are {', '.join(known)}")
-    base = cls() if default is None else default
-    values = {name: _convert(value, hints[name], f"{path}{name}", getattr(base, name)) for name, value in data.items()}
-    return dataclasses.replace(base, **values)  # type: ignore[type-var]
-
-
-def _convert(value: Any, hint: Any, path: str, default: Any) -> Any:
-    if dataclasses.is_dataclass(hint):
-        if isinstance(value, hint):  # type: ignore[arg-type]
-            return value
-        return from_dict(hint, value, default, f"{path}.")  # type: ignore[arg-type]
-    origin, options = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Union, types.UnionType):
-        if value is None and type(None) in options:
-            return None
-        return _convert(value, next(option for option in options if option is not type(None)), path, default)
-    if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(_convert(item, options[0], path, None) for item in value)
-    if origin is Literal:
-        if value in options:
-            return value
-        raise ThespisError(f"config: {path} is {value!r}; choose {', '.join(map(str, options))}")
-    if hint is str and callable(value):
-        return value
-    if hint is Path and isinstance(value, str):
-        return Path(value)
-    if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        try:
-            return float(value)  # YAML reads 1e-3 as text
-        except ValueError:
-            pass
-    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    raise ThespisError(f"config: {path} is {value!r}, which is not {getattr(hint, '__name__', hint)}")
 
 
 def locate(function: Callable[..., Any]) -> str:
@@ -373,23 +318,3 @@ def load_file(path: Path) -> types.ModuleType:
             raise
         cloudpickle.register_pickle_by_value(module)
     return sys.modules[name]
-
-
-def load_yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        data = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise ThespisError(f"config {path} cannot be read: {error}") from error
-    if not isinstance(data, dict):
-        raise ThespisError(f"config {path} should be a table of settings")
-    # YAML 1.1 takes a bare `on` for true.
-    return {"on" if key is True else key: value for key, value in data.items()}
-
-
-def dump_yaml(data: dict[str, Any]) -> bytes:
-    import yaml
-
-    text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=None)
-    return text.encode()

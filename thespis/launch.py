@@ -11,8 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from thespis.config import Experiment, dump_yaml, from_dict, load_file, load_yaml, resolve, to_dict
+from thespis.config import Experiment, load_file, resolve
 from thespis.errors import ThespisError
+from thespis.plain import dump_yaml, from_dict, load_yaml, to_dict
 
 if TYPE_CHECKING:
     from thespis.runtime.session import Session
@@ -53,13 +54,18 @@ def _own(file: str) -> ModuleType:
 
 
 def defaults(name: str, env: str | None, data: Mapping[str, Any]) -> Experiment:
-    """The defaults of an architecture for an environment, overridden by `data`: class < preset < data."""
+    """The defaults of an architecture for an environment, overridden by `data`: class < preset < data.
+
+    A run that is given seconds but no steps has no limit of steps, whatever its preset says.
+    """
     config, presets = _algorithm(architecture(name), data.get("algorithm"))
     env = env or data.get("env")
     cfg = config()
     for pattern, preset in presets.items():
         if isinstance(env, str) and fnmatch.fnmatch(env, pattern):
             cfg = from_dict(config, preset, cfg)
+    if data.get("total_seconds") is not None:
+        data = {"total_steps": None, **data}
     return from_dict(config, {**data, **({"env": env} if env else {})}, cfg)
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
 from thespis.algorithms.population import Choice, Prior, Range
-from thespis.config import Experiment, NetworkConfig, from_dict
+from thespis.config import Experiment, NetworkConfig
 from thespis.errors import ThespisError
+from thespis.plain import from_dict
 
 C = TypeVar("C", bound=Experiment)
 _KINDS = ("uniform", "log-uniform", "choice")

@@ -22,12 +22,13 @@ from thespis import train
 from thespis.architectures.parts import network
 from thespis.architectures.seed import Config, build_actor, build_inference
 from thespis.cli.main import main
-from thespis.config import NetworkConfig, resolve, to_dict
+from thespis.config import NetworkConfig, resolve
 from thespis.envs.make import describe
 from thespis.errors import ThespisError
 from thespis.launch import defaults
 from thespis.networks.acting import load_weights
 from thespis.networks.inputs import as_tensor, tensor_inputs
+from thespis.plain import to_dict
 from thespis.runtime.context import Identity
 
 HERE = Path(__file__).parent

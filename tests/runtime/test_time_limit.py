@@ -9,6 +9,7 @@ import pytest
 
 from thespis import train
 from thespis.cli.main import main
+from thespis.cli.train import settings
 
 pytestmark = pytest.mark.timeout(180)
 SMALL: dict[str, Any] = {"actors": 1, "envs_per_actor": 2, "eval_episodes": 1, "eval_every": 0.0, "quiet": True}
@@ -36,6 +37,44 @@ def test_processes_stop_after_seconds_and_say_what_they_took(stage: Any) -> None
         assert 0.0 < process["cpu_seconds"] < 10 * summary["wall_seconds"] and 10.0 < process["rss_mb"] < 4000.0
     assert sum(summary["lag_counts"].values()) > 0
     assert 0.0 < sum(summary["roles"]["actor"]["busy"].values()) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("impala", {}), ("a2c", {}), ("dqn", {}), ("es", {"optimizer": {"anneal": True}, "pairs": 4})],
+    ids=["learner", "server", "replay", "evolution"],
+)
+def test_with_seconds_alone_there_are_any_number_of_steps_and_the_rate_falls_over_time(
+    name: str, more: dict[str, Any], stage: Any
+) -> None:
+    settings = {"on": "simulation", "total_seconds": 0.6, "report_every": 0.1, "env": "CartPole-v1"}
+    run = train(name, run_dir=stage.run, **settings, **SMALL, **more)
+    assert run.summary["exit_reason"] == "total_seconds"
+    rows = [json.loads(line) for line in (stage.run / "metrics.jsonl").read_text().splitlines()]
+    rates = [row["train/learning_rate"] for row in rows if "train/learning_rate" in row]
+    assert rates == sorted(rates, reverse=True) and rates[-1] < 0.4 * rates[0]
+
+
+def test_a_preset_says_how_many_steps_only_where_nobody_says_how_many_seconds() -> None:
+    assert settings("impala", ["--env", "CartPole-v1"]).total_steps == 400_000
+    for flags in (["--total-seconds", "5"], ["--total-seconds=5"], ["--total_seconds", "5"]):
+        alone = settings("impala", ["--env", "CartPole-v1", *flags])
+        assert (alone.total_steps, alone.total_seconds) == (None, 5.0)
+    both = settings("pbt", ["--env", "CartPole-v1", "--total-seconds", "5", "--total-steps", "7"])
+    assert (both.total_steps, both.total_seconds) == (7, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("pbt --total-seconds 5", "give --total-steps beside --total-seconds"),
+        ("impala --total-steps None", "give --total-steps, --total-seconds, or both"),
+        ("impala --total-seconds soon", "total_seconds is 'soon'"),
+    ],
+)
+def test_limits_that_cannot_be(words: str, said: str, capsys: Any) -> None:
+    assert main(["train", *words.split()]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_no_time_is_refused(capsys: Any) -> None:

@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from thespis.architectures.impala import Config
-from thespis.config import Experiment, NetworkConfig, dump_yaml, from_dict, load_yaml, locate, resolve, to_dict
+from thespis.config import Experiment, NetworkConfig, locate, resolve
 from thespis.errors import ThespisError
 from thespis.launch import architecture, architectures, defaults, load_config
+from thespis.plain import dump_yaml, from_dict, load_yaml, to_dict
 
 ODD = Config(
     env="ALE/Pong-v5",

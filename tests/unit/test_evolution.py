@@ -44,7 +44,6 @@ class Settings:
     directions: int = 3
     deviation: float = 0.1
     top: int | None = None
-    total_steps: int = 100
     step: StepConfig = field(default_factory=lambda: StepConfig(kind="sgd", learning_rate=1.0, weight_decay=0.0))
 
 
@@ -120,14 +119,14 @@ def test_whoever_has_the_returns_has_the_same_parameters() -> None:
     rng, copies = np.random.default_rng(0), [np.ones(30, np.float32) for _ in range(3)]
     one, two = Evolution(cfg, copies[0], table.values), Evolution(cfg, copies[1], elsewhere)
     for generation in range(5):
-        told = Generation(generation, rng.normal(size=(4, 2)).astype(np.float32), 10 * generation)
+        told = Generation(generation, rng.normal(size=(4, 2)).astype(np.float32), 0.1 * generation)
         one.apply(told)
         two.apply(told)
         assert one.digest() == two.digest()
     late = Evolution(cfg, copies[2], there)
     late.adopt(one.generation, one.values, one.slots)
     for each in (one, late):
-        each.apply(Generation(5, np.arange(8, dtype=np.float32).reshape(4, 2), 50))
+        each.apply(Generation(5, np.arange(8, dtype=np.float32).reshape(4, 2), 0.5))
     assert one.digest() == late.digest() != two.digest()
     table.close()
 

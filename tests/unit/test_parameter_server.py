@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from thespis.budget import Budget
 from thespis.config import OptimizerConfig
 from thespis.roles import ParameterServer
 from thespis.runtime.context import Context, Identity
@@ -32,7 +33,7 @@ class FakeContext(Context):
 
 def shard(index: int = 0, epoch: int = 0, optimizer: OptimizerConfig = SGD, **settings: Any) -> ParameterServer:
     ctx = FakeContext(Identity("server", index, run_seed=0, epoch=epoch))
-    return ParameterServer(ctx, optimizer=optimizer, total_steps=1000, **settings)
+    return ParameterServer(ctx, optimizer=optimizer, budget=Budget(1000), **settings)
 
 
 def counted(server: ParameterServer) -> dict[str, int]:

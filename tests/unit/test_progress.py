@@ -50,11 +50,17 @@ def a_view(**changes: object) -> View:
 
 
 def test_the_time_left_is_what_ends_first() -> None:
-    assert a_view(total_steps=100_000, env_steps=90_000, metrics={"time/fps": 1000.0}).seconds_left == 10.0
-    assert (
-        a_view(total_steps=100_000, env_steps=90_000, metrics={"time/fps": 1000.0}, time_left=4.0).seconds_left == 4.0
-    )
-    assert a_view(total_steps=None, time_left=4.0).seconds_left == 4.0
+    steps = {"total_steps": 100_000, "env_steps": 90_000, "metrics": {"time/fps": 1000.0}}
+    time = {"total_seconds": 10.0, "time_spent": 6.0}
+    by_steps, by_both, by_time = a_view(**steps), a_view(**steps, **time), a_view(total_steps=None, **time)
+    assert (by_steps.seconds_left, by_both.seconds_left, by_time.seconds_left) == (10.0, 4.0, 4.0)
+    assert (by_steps.done, by_both.done, by_time.done) == (0.9, 0.9, 0.6)
+    assert a_view(total_steps=None).done is None and a_view(total_steps=None).seconds_left is None
+
+
+def test_a_run_that_only_has_seconds_has_a_bar_too() -> None:
+    text = "\n".join(drawn(a_view(total_steps=None, total_seconds=100.0, time_spent=25.0), 80))
+    assert "1m 15s left" in text and "123,456 steps" in text and "━" in text
 
 
 def drawn(view: View, columns: int) -> list[str]:

@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from thespis.algorithms.actor_critic import VTraceUpdate
 from thespis.architectures.a2c import Config
+from thespis.budget import Budget
 from thespis.config import OptimizerConfig
 from thespis.errors import ThespisError
 from thespis.exchange.hogwild import Hogwild
@@ -64,7 +65,7 @@ def network(normalize: bool = False) -> ActorCritic:
 
 def servers(shards: int, optimizer: OptimizerConfig, **settings: Any) -> list[ParameterServer]:
     contexts = [FakeContext(Identity("server", index, run_seed=0)) for index in range(shards)]
-    return [ParameterServer(ctx, optimizer=optimizer, total_steps=10_000, **settings) for ctx in contexts]
+    return [ParameterServer(ctx, optimizer=optimizer, budget=Budget(10_000), **settings) for ctx in contexts]
 
 
 def exchange(index: int, made: Any, shards: list[ParameterServer], **settings: Any) -> PushPull:
@@ -111,7 +112,7 @@ class Stored:
 
 
 def learner(ctx: Context, made: Any, how: Any, cfg: Config) -> Learner:
-    return Learner(ctx, Stored(), VTraceUpdate(made, cfg), how, None, 10_000)
+    return Learner(ctx, Stored(), VTraceUpdate(made, cfg), how, None, Budget(10_000))
 
 
 @pytest.mark.parametrize("kind", ["sgd", "rmsprop", "adam"])
@@ -219,7 +220,7 @@ def test_one_hogwild_worker_does_what_a_server_does(kind: str) -> None:
         pushed, shared = network(), network()
         edge = exchange(0, pushed, servers(1, optimizer), clip=1.0)
         wild = [
-            Hogwild(FakeContext(Identity("worker", index, 0)), made, optimizer, Named(memory.join), 10_000)
+            Hogwild(FakeContext(Identity("worker", index, 0)), made, optimizer, Named(memory.join), Budget(10_000))
             for index, made in enumerate((shared, network()))
         ]
         for each in (edge, *wild):

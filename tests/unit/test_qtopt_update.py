@@ -13,6 +13,7 @@ from gymnasium import spaces
 from test_parameter_server import SGD, FakeContext, play, settle, stamp, values
 
 from thespis.algorithms.qtopt import Labeller, QTOptUpdate, clipped_double_q
+from thespis.budget import Budget
 from thespis.config import OptimizerConfig, ScoredNetworkConfig
 from thespis.errors import NonFiniteLoss, ThespisError
 from thespis.exchange.push_pull import PullAfter
@@ -142,7 +143,7 @@ def test_acting_explores_and_the_greedy_action_is_a_function_of_the_observation(
 
 def server(decay: float = 0.75, lag: int = 4, optimizer: OptimizerConfig = SGD, epoch: int = 0) -> AveragingServer:
     ctx = FakeContext(Identity("server", 0, run_seed=0, epoch=epoch))
-    return AveragingServer(ctx, optimizer=optimizer, total_steps=1000, decay=decay, lag=lag)
+    return AveragingServer(ctx, optimizer=optimizer, budget=Budget(1000), decay=decay, lag=lag)
 
 
 async def learn(held: AveragingServer, updates: int) -> list[float]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from thespis import roles
+from thespis.budget import Budget
 from thespis.errors import NonFiniteLoss, ThespisError
 from thespis.experience.sources import Rounds
 from thespis.program import Program
@@ -147,7 +148,7 @@ def test_several_steps_are_one_update(bad: int | None, made: int) -> None:
     ctx, parts = context(), Parts(3, bad)
     update: Any = parts
     publish: Any = None
-    learner = Learner(ctx, Once(), update, update, publish, 100, divide=parts.divide)
+    learner = Learner(ctx, Once(), update, update, publish, Budget(100), divide=parts.divide)
     asyncio.run(learner.learn(unroll(Version(2, 0))))
     assert parts.applied == [(0, 2), (1, 0), (2, 0)][:made], "all environment steps count with the first part"
     assert learner.version == (2, 1)

@@ -40,19 +40,17 @@ class EvolutionSettings(Protocol):
     def top(self) -> int | None: ...
     @property
     def step(self) -> StepSettings: ...
-    @property
-    def total_steps(self) -> int: ...
 
 
 class Generation(NamedTuple):
     """All that a generation adds to what is known: with it, whoever has its parameters has those of the next.
 
-    `returns`: float32 `[pairs, 2]`, of parameters plus and minus each noise. `steps`: environment steps before it.
+    `returns`: float32 `[pairs, 2]`, of parameters plus and minus each noise. `progress`: share of the run before it.
     """
 
     number: int
     returns: Array
-    steps: int
+    progress: float
 
 
 class Evolution:
@@ -91,8 +89,7 @@ class Evolution:
             if weight:
                 np.multiply(self._noise[start : start + width], np.float32(weight), out=self._scratch)
                 gradient -= self._scratch
-        progress = told.steps / self._cfg.total_steps
-        rate = decayed(step.learning_rate, progress) if step.anneal else step.learning_rate
+        rate = decayed(step.learning_rate, told.progress) if step.anneal else step.learning_rate
         self._optimizer.step(self.values, gradient, rate)
         self.generation += 1
         return {"train/grad_norm": float(np.linalg.norm(gradient)), "train/learning_rate": rate}

@@ -56,7 +56,7 @@ def build_hogwild(ctx: Context, cfg: Config, join: Any) -> roles.Learner:
     from thespis.exchange.hogwild import Hogwild
 
     made = worker_network(ctx, cfg)
-    return acting_learner(ctx, cfg, made, Hogwild(ctx, made, cfg.optimizer, join, cfg.total_steps))
+    return acting_learner(ctx, cfg, made, Hogwild(ctx, made, cfg.optimizer, join, cfg.budget))
 
 
 def program(cfg: Config) -> Program:

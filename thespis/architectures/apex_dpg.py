@@ -138,7 +138,7 @@ def build_learner(ctx: Context, cfg: Config, sample: Any, prioritise: Any, publi
     update = DPGUpdate(made, cfg)
     exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
     source = Draws(ctx, sample, cfg.batch, cfg.batches_per_draw, prioritise)
-    return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
+    return roles.Learner(ctx, source, update, exchange, publish, cfg.budget, cfg.publish_every)
 
 
 def program(cfg: Config) -> Program:

@@ -31,7 +31,7 @@ class StepConfig:
     weight_decay: float = 0.005
     """Share of the parameters that is subtracted in the gradient (paper's code)."""
     anneal: bool = False
-    """Let the learning rate fall linearly to 0 at --total-steps."""
+    """Let the learning rate fall linearly to 0 at the end of the run."""
     epsilon: float = 1e-8
     """adam: epsilon."""
 

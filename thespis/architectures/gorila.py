@@ -117,7 +117,7 @@ def build_learner(ctx: Context, cfg: Config, samples: Any, prioritise: Any, *edg
     if cfg.outlier_deviations is not None:
         update = OutlierFilter(update, cfg.outlier_deviations, cfg.outlier_memory)
     source = Draws(ctx, samples, cfg.batch, cfg.batches_per_draw, prioritise, cfg.sharers)
-    return roles.Learner(ctx, source, update, exchange, None, cfg.total_steps)
+    return roles.Learner(ctx, source, update, exchange, None, cfg.budget)
 
 
 def add_replay(p: Program, cfg: Config, **place: Any) -> Handle:

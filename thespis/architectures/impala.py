@@ -117,7 +117,7 @@ def build_learner(ctx: Context, cfg: Config, sample: Any, publish: Any) -> roles
 
     update = VTraceUpdate(learner_network(ctx, cfg), cfg)
     exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
-    return roles.Learner(ctx, Batches(ctx, sample, cfg.batch_unrolls), update, exchange, publish, cfg.total_steps)
+    return roles.Learner(ctx, Batches(ctx, sample, cfg.batch_unrolls), update, exchange, publish, cfg.budget)
 
 
 def program(cfg: Config) -> Program:

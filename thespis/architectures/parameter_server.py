@@ -18,6 +18,7 @@ from thespis.program import Handle, Program
 
 if TYPE_CHECKING:
     from thespis.architectures import gorila
+    from thespis.budget import Budget
     from thespis.envs.spaces import Spaces
     from thespis.runtime.context import Context
 
@@ -28,7 +29,7 @@ class Sharded(Protocol):
     @property
     def optimizer(self) -> OptimizerConfig: ...
     @property
-    def total_steps(self) -> int: ...
+    def budget(self) -> Budget: ...
     @property
     def shards(self) -> int: ...
 
@@ -183,7 +184,7 @@ def build_evaluator(ctx: Context, cfg: Evaluated, *pulls: Any) -> roles.Evaluato
 
 def add_servers(p: Program, cfg: Sharded, **rule: Any) -> list[Handle]:
     """The shards, each with a slice of the parameters; `rule`: by which gradients take effect."""
-    settings = {"optimizer": cfg.optimizer, "total_steps": cfg.total_steps, **rule}
+    settings = {"optimizer": cfg.optimizer, "budget": cfg.budget, **rule}
     return [p.add("server", roles.ParameterServer, **settings, restarts=3) for _ in range(cfg.shards)]
 
 

@@ -131,7 +131,7 @@ def acting_learner(ctx: Context, cfg: Workers, made: PolicyNetwork, exchange: Sh
         ahead=cfg.correction,
         return_discount=cfg.discount if cfg.reward.normalize else None,
     )
-    return Learner(ctx, source, VTraceUpdate(made, cfg), exchange, None, cfg.total_steps)
+    return Learner(ctx, source, VTraceUpdate(made, cfg), exchange, None, cfg.budget)
 
 
 def serving_seats(cfg: HasEnv, acting: Stepper, length: int, return_discount: float | None) -> Seats:

@@ -63,6 +63,8 @@ class Config(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.total_steps is None:
+            raise ThespisError("the members of a population share its steps; give --total-steps beside --total-seconds")
         for name in ("population", "slots", "interval"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ThespisError(f"--{name} is {value}; give at least 1")
@@ -78,8 +80,9 @@ class Config(Experiment):
         return min(self.population, self.slots or default)
 
     @property
-    def budget(self) -> int:
+    def member_steps(self) -> int:
         """Steps of each member."""
+        assert self.total_steps is not None
         return -(-self.total_steps // self.population)
 
     @property
@@ -98,7 +101,7 @@ class Config(Experiment):
         algorithm = {name: given[name] for name in ("algorithm",) if name in given}  # it decides what else there is
         cfg = assign(defaults(self.member, self.env if isinstance(self.env, str) else None, algorithm), given)
         passed = {name: getattr(self, name) for name in _PASSED_ON}
-        return replace(cfg, on=self.member_on, total_steps=self.budget, eval_episodes=0, **passed)
+        return replace(cfg, on=self.member_on, total_steps=self.member_steps, eval_episodes=0, **passed)
 
     @property
     def priors(self) -> dict[str, Prior]:
@@ -131,7 +134,7 @@ def build_controller(ctx: Context, cfg: Config) -> roles.Controller:
     rules = Rules(
         population=cfg.population,
         slots=cfg.trainers,
-        budget=cfg.budget,
+        budget=cfg.member_steps,
         interval=cfg.interval,
         synchronous=cfg.synchronous,
         priors=cfg.priors,
@@ -175,7 +178,7 @@ def conclude(cfg: Config, path: Path) -> list[str]:
 def program(cfg: Config) -> Program:
     p = Program("pbt")
     p.notes.append(
-        f"{cfg.population} members of {cfg.member}, {cfg.trainers} at a time, each for {cfg.budget:,} steps, "
+        f"{cfg.population} members of {cfg.member}, {cfg.trainers} at a time, each for {cfg.member_steps:,} steps, "
         f"judged every {cfg.interval:,}; tuned: {', '.join(cfg.priors)}"
     )
     controller = p.add("controller", build_controller, cfg, near="controller", restarts=3)

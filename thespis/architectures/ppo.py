@@ -138,7 +138,7 @@ def build_learner(ctx: Context, cfg: Config, sample: Any, publish: Any) -> roles
     update = PPOUpdate(learner_network(ctx, cfg, in_turns=True), cfg, ctx.rng("minibatches"))
     exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
     source = Rounds(ctx, sample, cfg.quorum, lambda: learner.version)
-    learner = roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, divide=update.minibatches)
+    learner = roles.Learner(ctx, source, update, exchange, publish, cfg.budget, divide=update.minibatches)
     return learner
 
 

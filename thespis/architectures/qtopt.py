@@ -206,12 +206,12 @@ def build_trainer(ctx: Context, cfg: Config, sample: Any, *edges: Any) -> roles.
     made = scored(ctx, cfg)
     exchange = PushPull(ctx, made, edges[::2], edges[1::2], clip=cfg.optimizer.clip, by_steps=False)
     source = Labels(ctx, sample, lambda: exchange.version, cfg.shards, cfg.trainers)
-    return roles.Learner(ctx, source, QTOptUpdate(made, cfg.loss), exchange, None, cfg.total_steps)
+    return roles.Learner(ctx, source, QTOptUpdate(made, cfg.loss), exchange, None, cfg.budget)
 
 
 def program(cfg: Config) -> Program:
     p = Program("qtopt")
-    rule: dict[str, Any] = {"optimizer": cfg.optimizer, "total_steps": cfg.total_steps}
+    rule: dict[str, Any] = {"optimizer": cfg.optimizer, "budget": cfg.budget}
     rule |= {"decay": cfg.decay, "lag": cfg.lag, "restarts": 3}
     servers = [p.add("server", roles.AveragingServer, **rule) for _ in range(cfg.shards)]
     replays = add_replay(p, cfg, build_replay)

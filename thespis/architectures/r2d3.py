@@ -89,7 +89,7 @@ def build_learner(
     shards = [Origin(lived, *edges) for edges in zip_longest(samples, prioritise)]
     shown = Origin(cfg.demo_ratio, sample_demos, prioritise_demos)
     source = Mixed(ctx, [*shards, shown], cfg.batch, cfg.batches_per_draw, update.initial_state)
-    return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
+    return roles.Learner(ctx, source, update, exchange, publish, cfg.budget, cfg.publish_every)
 
 
 def program(cfg: Config) -> Program:

@@ -171,7 +171,7 @@ def build_learner(ctx: Context, cfg: OneLearner, samples: Any, prioritise: Any, 
     update = DQNUpdate(learner_network(ctx, cfg), cfg)
     exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
     source = Draws(ctx, samples, cfg.batch, cfg.batches_per_draw, prioritise)
-    return roles.Learner(ctx, source, update, exchange, publish, cfg.total_steps, cfg.publish_every)
+    return roles.Learner(ctx, source, update, exchange, publish, cfg.budget, cfg.publish_every)
 
 
 class Replaying(Evaluated, Protocol):

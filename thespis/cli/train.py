@@ -57,8 +57,14 @@ def settings(name: str, flags: list[str]) -> Experiment:
         # Where that run wrote is not a setting of this one.
         data.pop("run_dir", None)
     _, env = _take(flags, "--env")
+    # Both change what the other defaults are.
     _, algorithm = _take(flags, "--algorithm")
-    default = defaults(name, env, data if algorithm is None else {**data, "algorithm": algorithm})
+    _, seconds = _take(flags, "--total-seconds")
+    if algorithm is not None:
+        data["algorithm"] = algorithm
+    if seconds is not None and _take(flags, "--total-steps")[1] is None:
+        data["total_seconds"] = seconds
+    default = defaults(name, env, data)
     flags = _gathered(flags, type(default))
     complaint = io.StringIO()
     try:
@@ -106,8 +112,11 @@ def _unboxed(complaint: str) -> str:
 def _take(flags: list[str], flag: str) -> tuple[list[str], str | None]:
     """The flags without `flag VALUE` (or `flag=VALUE`), and the value if it was there."""
     for i, word in enumerate(flags):
-        if word == flag and i + 1 < len(flags):
+        name, joined, value = word.partition("=")
+        if name.replace("_", "-") != flag:
+            continue
+        if joined:
+            return flags[:i] + flags[i + 1 :], value
+        if i + 1 < len(flags):
             return flags[:i] + flags[i + 2 :], flags[i + 1]
-        if word.startswith(f"{flag}="):
-            return flags[:i] + flags[i + 1 :], word.partition("=")[2]
     return flags, None

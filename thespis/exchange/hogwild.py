@@ -16,6 +16,7 @@ from torch import Tensor
 
 from thespis.algorithms.flat import Flat, build_flat, decayed
 from thespis.algorithms.optimizers import clip_gradients
+from thespis.budget import Budget, Spending
 from thespis.config import OptimizerConfig
 from thespis.exchange.push_pull import HasParameters, flatten, layout
 from thespis.exchange.shared import Place, attach
@@ -32,13 +33,13 @@ class JoinBlock(Protocol):
 class Hogwild:
     """A learner's own copy of the parameters, and the shared ones that it changes without asking anybody.
 
-    Each worker counts its updates and steps in a place of its own, so that at least these sums are exact.
+    Each worker counts its updates, steps and seconds in a place of its own, so that at least these sums are exact.
     """
 
     def __init__(
-        self, ctx: Context, network: HasParameters, cfg: OptimizerConfig, join: JoinBlock, total_steps: int
+        self, ctx: Context, network: HasParameters, cfg: OptimizerConfig, join: JoinBlock, budget: Budget
     ) -> None:
-        self._ctx, self._cfg, self._join, self._total_steps = ctx, cfg, join, total_steps
+        self._ctx, self._cfg, self._join, self._spending = ctx, cfg, join, Spending(budget, ctx.now)
         self._layout, self._flat = layout(network), flatten(network)
         self._optimizer: Flat = build_flat(cfg, len(self._flat))
         self._shared: dict[str, Array] = {}
@@ -52,6 +53,7 @@ class Hogwild:
         place = await self._join(self._ctx.identity.index, self._flat.copy(), self._layout)
         self._shared = attach(place)
         self._optimizer.slots = {name: self._shared[f"optimizer/{name}"] for name in self._optimizer.slots}
+        self._spending.seconds = float(self._shared["seconds"].max())
         self._adopt()
 
     async def apply(self, gradients: list[Tensor], progress: float, steps: int) -> bool:
@@ -64,7 +66,8 @@ class Hogwild:
             shared["steps"][me] += steps
             rate = self._cfg.learning_rate
             if self._cfg.anneal:
-                rate = decayed(rate, int(shared["steps"].sum()) / self._total_steps)
+                rate = decayed(rate, self._spending.share(int(shared["steps"].sum())))
+                shared["seconds"][me] = self._spending.seconds
             behind = int(shared["updates"].sum()) - self._seen
             flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
             self._optimizer.step(shared["values"], flat, rate)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thespis.config import Experiment, NetworkConfig, load_yaml, resolve, to_dict
+from thespis.config import Experiment, NetworkConfig, resolve
 from thespis.errors import ThespisError
 from thespis.launch import check, defaults
+from thespis.plain import load_yaml, to_dict
 from thespis.runs.figures import number
 
 FINISHED = ("total_steps", "total_seconds", "return_reached")
@@ -50,9 +51,7 @@ class Plan:
     def config(self, name: str, seed: int) -> Experiment:
         """The preset for the environment, with what must be the same made the same."""
         data: dict[str, Any] = {"on": self.on, "seed": seed, "eval_every": 0.0, "report_every": self._report_every}
-        for field in ("total_steps", "total_seconds"):
-            if getattr(self, field) is not None:
-                data[field] = getattr(self, field)
+        data |= {"total_steps": self.total_steps, "total_seconds": self.total_seconds}
         data |= {**self.settings, "run_dir": str(self.path(name, seed))}
         cfg: Experiment = alike(defaults(name, self.env, data), self.hidden)
         return cfg

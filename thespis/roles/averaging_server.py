@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from thespis.budget import Budget
 from thespis.config import OptimizerConfig
 from thespis.roles.parameter_server import ParameterServer
 from thespis.runtime.context import Context
@@ -24,8 +25,8 @@ class AveragingServer(ParameterServer):
 
     EDGES: ClassVar = {**ParameterServer.EDGES, "lagged": "weights", "after": "weights"}
 
-    def __init__(self, ctx: Context, *, optimizer: OptimizerConfig, total_steps: int, decay: float, lag: int) -> None:
-        super().__init__(ctx, optimizer=optimizer, total_steps=total_steps)
+    def __init__(self, ctx: Context, *, optimizer: OptimizerConfig, budget: Budget, decay: float, lag: int) -> None:
+        super().__init__(ctx, optimizer=optimizer, budget=budget)
         self._decay, self._lag = decay, lag
         self._average: Array = np.empty(0, np.float32)
         self._lagged = Slice(self.version, self._average)

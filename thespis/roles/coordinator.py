@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from thespis.algorithms.evolution import Evolution, EvolutionSettings, Generation
+from thespis.budget import Budget, Spending
 from thespis.exchange.noise import NoiseTable
 from thespis.exchange.shared import Place
 from thespis.networks.moments import Moments, merge
@@ -80,6 +81,8 @@ class Out(NamedTuple):
 
 class CoordinatorSettings(EvolutionSettings, Protocol):
     @property
+    def budget(self) -> Budget: ...
+    @property
     def units(self) -> int: ...
     @property
     def pairs_per_unit(self) -> int: ...
@@ -122,6 +125,7 @@ class Coordinator:
         self._ctx, self._cfg, self._policy, self._table, self._moments = ctx, cfg, policy, table, moments
         self._evolution = Evolution(cfg, policy.values, table.values)
         self._steps = 0
+        self._spending = Spending(cfg.budget, ctx.now)
         self._cap = cfg.longest_episode
         self._results: dict[int, Result] = {}
         self._free = deque(range(cfg.units))
@@ -178,7 +182,7 @@ class Coordinator:
 
     async def _next(self, worker: int) -> int:
         while True:
-            if not self._updating and self._steps < self._cfg.total_steps:
+            if not self._updating and not self._spending.last(self._steps):
                 if self._free:
                     unit = self._free.popleft()
                     self._out[unit] = Out(worker, self._ctx.now())
@@ -244,7 +248,7 @@ class Coordinator:
         try:
             async with self._ctx.work("apply", items=self._cfg.directions * len(self._policy.values)):
                 self._advance()
-            if self._steps >= self._cfg.total_steps:
+            if self._spending.last(self._steps):
                 await self._ctx.sleep(_LAST_SECONDS)
         finally:
             # Also if the worker that brought the last result dies meanwhile.
@@ -258,7 +262,7 @@ class Coordinator:
         returns = np.concatenate([result.returns for result in results])
         lengths = np.concatenate([result.lengths for result in results])
         fitness = returns - np.float32(cfg.survival_bonus) * lengths.astype(np.float32)
-        told = Generation(self._evolution.generation, fitness, self._steps)
+        told = Generation(self._evolution.generation, fitness, self._spending.share(self._steps))
         for name, value in self._evolution.apply(told).items():
             ctx.record(name, value)
         if self._moments is not None:
@@ -316,6 +320,7 @@ class Coordinator:
         values: dict[str, Any] = {
             "generation": self._evolution.generation,
             "steps": self._steps,
+            "seconds": self._spending.seconds,
             "cap": self._cap,
             "slowest": self._slowest,
             "units": sorted(self._results),
@@ -339,6 +344,7 @@ class Coordinator:
         slots = {name: arrays[f"optimizer/{name}"] for name in self._evolution.slots}
         self._evolution.adopt(values["generation"], self._policy.values, slots)
         self._steps, self._cap, self._slowest = values["steps"], values["cap"], values["slowest"]
+        self._spending.seconds = values.get("seconds", 0.0)  # runs of before had none
         if self._moments is not None:
             self._moments = Moments(values["rows"], arrays["moments/mean"], arrays["moments/var"])
         self._begin()

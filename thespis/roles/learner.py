@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from thespis.budget import Budget, Spending
 from thespis.errors import NonFiniteLoss, OutlierLoss
 from thespis.runtime.context import Context
 from thespis.types import Array, Version, Versioned, lags
@@ -101,7 +102,7 @@ class Learner:
         update: Update,
         exchange: Exchange,
         publish: Publish | None,
-        total_steps: int,
+        budget: Budget,
         publish_every: int = 1,
         divide: Divide | None = None,
     ) -> None:
@@ -111,7 +112,7 @@ class Learner:
         one part. It is asked for the next part after the step of the one before.
         """
         self._ctx, self._source, self._update, self._exchange, self._publish = ctx, source, update, exchange, publish
-        self._total_steps, self._publish_every, self._divide = total_steps, publish_every, divide
+        self._spending, self._publish_every, self._divide = Spending(budget, ctx.now), publish_every, divide
         self._updates = 0
         self._steps = 0
         self._spoiled = 0
@@ -163,7 +164,7 @@ class Learner:
 
         `steps`: the environment steps in the batch; the first part stands for all of them.
         """
-        ctx, progress = self._ctx, self._steps / self._total_steps
+        ctx, progress = self._ctx, self._spending.share(self._steps)
         wanted = ctx.now() - self._measured >= _METRICS_SECONDS
         for rows, part in [(batch.rewards.size, batch)] if self._divide is None else self._divide(batch):
             try:
@@ -188,7 +189,7 @@ class Learner:
         arrays = {f"weights/{name}": value for name, value in weights.items()}
         arrays |= {f"exchange/{name}": value for name, value in self._exchange.state().items()}
         arrays |= {f"update/{name}": value for name, value in self._update.state().items()}
-        return arrays, {"updates": self._updates, "steps": self._steps}
+        return arrays, {"updates": self._updates, "steps": self._steps, "seconds": self._spending.seconds}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
         parts: dict[str, dict[str, Array]] = {"weights": {}, "exchange": {}, "update": {}}
@@ -200,6 +201,7 @@ class Learner:
         self._exchange.restore(parts["exchange"])
         self._update.restore(parts["update"])
         self._updates, self._steps = values["updates"], values["steps"]
+        self._spending.seconds = values.get("seconds", 0.0)  # runs of before had none
 
     async def _share(self) -> None:
         """Publish without waiting for it, but never more than one version ahead."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from thespis.algorithms.flat import Flat, build_flat, decayed
+from thespis.budget import Budget, Spending
 from thespis.config import OptimizerConfig
 from thespis.errors import ThespisError
 from thespis.exchange.precision import decode
@@ -42,7 +43,7 @@ class ParameterServer:
         ctx: Context,
         *,
         optimizer: OptimizerConfig,
-        total_steps: int,
+        budget: Budget,
         mode: str = "async",
         quorum: int = 1,
         max_staleness: int = 0,
@@ -50,7 +51,7 @@ class ParameterServer:
         staleness_aware: bool = False,
     ) -> None:
         """`staleness_aware`: divide the learning rate by how many updates the gradient is behind."""
-        self._ctx, self._cfg, self._total_steps = ctx, optimizer, total_steps
+        self._ctx, self._cfg, self._spending = ctx, optimizer, Spending(budget, ctx.now)
         self._mode, self._quorum, self._staleness_aware = mode, quorum, staleness_aware
         self._max_staleness = max_staleness if mode == "stale" and when_stale == "refuse" else None
         self._max_ahead = max_staleness if mode == "stale" and when_stale == "wait" else None
@@ -180,7 +181,7 @@ class ParameterServer:
         behind = sum(each.behind for each in pending) / len(pending)
         rate = self._cfg.learning_rate
         if self._cfg.anneal:
-            rate = decayed(rate, self._steps / self._total_steps)
+            rate = decayed(rate, self._spending.share(self._steps))
         if self._staleness_aware:
             # The rate only: the optimiser's statistics see the whole gradient, else they would undo the division.
             rate /= max(1.0, behind)
@@ -222,6 +223,7 @@ class ParameterServer:
         values = {
             "updates": self._updates,
             "steps": self._steps,
+            "seconds": self._spending.seconds,
             "applied": [[worker, *last] for worker, last in self._applied.items()],
             "layout": self._layout,
         }
@@ -238,6 +240,7 @@ class ParameterServer:
         for name, slot in self._optimizer.slots.items():
             slot[:] = arrays[f"optimizer/{name}"]
         self._updates, self._steps = values["updates"], values["steps"]
+        self._spending.seconds = values.get("seconds", 0.0)  # runs of before had none
         self._applied = {worker: (life, number) for worker, life, number in values["applied"]}
         self._layout = [(name, list(shape)) for name, shape in values["layout"]]
         self._begun.set()

@@ -62,7 +62,8 @@ class SharedParameters:
             self._make(arrays["values"])
             assert self._block is not None
             for name, array in self._block.arrays.items():
-                array[:] = arrays[name]
+                if name in arrays:  # runs of before had no seconds
+                    array[:] = arrays[name]
 
     def _make(self, values: Array) -> None:
         slots = build_flat(self._cfg, len(values)).slots
@@ -70,6 +71,7 @@ class SharedParameters:
             [
                 ("updates", "int64", self._workers),
                 ("steps", "int64", self._workers),
+                ("seconds", "float64", self._workers),
                 ("values", "float32", len(values)),
                 *((f"optimizer/{name}", str(slot.dtype), len(slot)) for name, slot in slots.items()),
             ]

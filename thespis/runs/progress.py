@@ -104,16 +104,15 @@ def render(view: View, columns: int) -> RenderableType:
 def _progress(view: View) -> RenderableType:
     row = Table.grid(padding=(0, 2), expand=True)
     left = "" if view.seconds_left is None else f"{duration(view.seconds_left)} left"
-    if view.total_steps is None:
+    if view.done is None:
         row.add_row(Text(f"{view.env_steps:,} steps"), Text(duration(view.elapsed), "dim", justify="right"))
         return row
     row.add_column(no_wrap=True)
     row.add_column(ratio=1)
     row.add_column(no_wrap=True, justify="right")
-    done = ProgressBar(
-        view.total_steps, min(view.env_steps, view.total_steps), complete_style="cyan", finished_style="green3"
-    )
-    steps = Text.assemble((f"{view.env_steps:,}", "bold"), (f" / {number(view.total_steps)} steps", "dim"))
+    done = ProgressBar(1.0, view.done, complete_style="cyan", finished_style="green3")
+    limit = f" / {number(view.total_steps)}" if view.total_steps is not None else ""
+    steps = Text.assemble((f"{view.env_steps:,}", "bold"), (f"{limit} steps", "dim"))
     row.add_row(steps, done, Text.assemble(duration(view.elapsed), ("  " if left else "") + left))
     return row
 

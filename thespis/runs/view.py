@@ -27,8 +27,10 @@ class View:
     restarts: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
-    time_left: float | None = None
-    """To the end of its seconds, if the run has only so many."""
+    time_spent: float = 0.0
+    """Seconds since the first step."""
+    total_seconds: float | None = None
+    """How many of them the run has, if it has only so many."""
 
     @classmethod
     def of(
@@ -58,7 +60,8 @@ class View:
             restarts=dict(monitor.restarts),
             dropped=monitor.dropped,
             nodes=monitor.nodes,
-            time_left=None if total_seconds is None else max(0.0, total_seconds - spent),
+            time_spent=spent,
+            total_seconds=total_seconds,
         )
 
     @property
@@ -70,8 +73,17 @@ class View:
     @property
     def seconds_left(self) -> float | None:
         """To `total_steps` at the present speed, or to the end of its time if that comes first."""
-        speed = self.steps_per_second
-        if self.total_steps is None or not speed:
-            return self.time_left
-        left = max(0, self.total_steps - self.env_steps) / speed
-        return left if self.time_left is None else min(left, self.time_left)
+        speed, left = self.steps_per_second, []
+        if self.total_steps is not None and speed:
+            left.append(max(0, self.total_steps - self.env_steps) / speed)
+        if self.total_seconds is not None:
+            left.append(max(0.0, self.total_seconds - self.time_spent))
+        return min(left, default=None)
+
+    @property
+    def done(self) -> float | None:
+        """The share of the run that is over: of its steps or of its time, whichever is more."""
+        done = [] if self.total_steps is None else [self.env_steps / self.total_steps]
+        if self.total_seconds is not None:
+            done.append(self.time_spent / self.total_seconds)
+        return min(1.0, max(done)) if done else None

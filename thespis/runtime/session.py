@@ -80,10 +80,13 @@ class Session:
         if self.stop_reason is None:
             if self.monitor.reached:
                 self.stop_reason = "return_reached"
-            elif self.monitor.env_steps >= self.limit:
+            elif self._steps_are_taken():
                 self.stop_reason = "total_steps"
             elif self._time_is_up(now):
                 self.stop_reason = "total_seconds"
+
+    def _steps_are_taken(self) -> bool:
+        return self.limit is not None and self.monitor.env_steps >= self.limit
 
     def _time_is_up(self, now: float) -> bool:
         first, limit = self.monitor.first_step, self.cfg.total_seconds
@@ -227,7 +230,7 @@ class Session:
             self.generation = 1
             return None
         self.load(found.path)
-        if self.monitor.env_steps >= self.limit:
+        if self._steps_are_taken():
             raise ThespisError(
                 f"{self.run.path} has taken its {self.monitor.env_steps:,} steps; give resume a higher --total-steps"
             )
