@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 from unittest.mock import patch
 
@@ -34,7 +34,7 @@ from benchmarks.pages import ROOT, keep, load, machine, replace_part, table
 from thespis.config import Experiment
 from thespis.envs.toys import Sleep
 from thespis.launch import defaults, launch
-from thespis.runtime.costs import WorkCost
+from thespis.runtime.costs import CostModel, WorkCost, mean
 from thespis.runtime.session import Session
 from thespis.runtime.virtual import SimulatedContext
 
@@ -42,6 +42,12 @@ STEP_SECONDS = 0.01
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
 CALIBRATED = 16
 """Actors of the run that says what a step takes of a core: many messages, and no fight for cores yet."""
+SETTLE_SECONDS, RISING = 4.0, 1.05
+"""A run has settled when it makes no more than so many times the steps in so many seconds as in those before."""
+OUT_OF_STEP = {"seed": 30.0}
+"""Seconds more for SEED: its actors all begin when the server is up, and lag rises until they are out of step."""
+START_SECONDS = 1.0
+"""Virtual seconds in which simulated processes come up: a few unrolls, so that actors complete theirs at any time."""
 REPORT_SECONDS = 0.25
 """Virtual seconds between two looks at a simulated run."""
 PAGE = ROOT / "docs" / "scale.md"
@@ -110,13 +116,18 @@ class Moment:
 
 
 class Watch(threading.Thread):
-    """Waits until all actors are up and the learner learns, lets them settle, measures, and ends the run."""
+    """Waits until all actors are up and steps come no faster than before, measures, and ends the run.
 
-    def __init__(self, actors: int, seconds: float) -> None:
+    Being up is not enough: the first steps and the first update of a process take it many times as long as the next,
+    and with many processes on a few cores it is half a minute until the last has them behind it.
+    """
+
+    def __init__(self, actors: int, patience: float, seconds: float) -> None:
+        """`patience`: seconds to wait once steps come no faster. `seconds`: to measure for."""
         super().__init__(daemon=True)
         self.session: Session | None = None
         self.moments: list[Moment] = []
-        self._actors, self._seconds = actors, seconds
+        self._actors, self._patience, self._seconds = actors, patience, seconds
 
     def began(self, session: Session) -> None:
         self.session = session
@@ -124,22 +135,31 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         assert self.session is not None
-        while not self._settled(self.session) and self.session.stop_reason is None:
+        while not self._up(self.session) and self.session.stop_reason is None:
             time.sleep(0.2)
-        time.sleep(2.0)
+        made = [0, self._steps_in(SETTLE_SECONDS)]
+        while made[-1] > RISING * made[-2] and self.session.stop_reason is None:
+            made.append(self._steps_in(SETTLE_SECONDS))
+        time.sleep(self._patience)
         self.moments.append(Moment.of(self.session))
         time.sleep(self._seconds)
         self.moments.append(Moment.of(self.session))
         self.session.end("measured")
 
-    def _settled(self, session: Session) -> bool:
+    def _steps_in(self, seconds: float) -> int:
+        assert self.session is not None
+        before = self.session.monitor.env_steps
+        time.sleep(seconds)
+        return self.session.monitor.env_steps - before
+
+    def _up(self, session: Session) -> bool:
         up = max((len(found) for found in list(session.monitor.rss_mb.values())), default=0)
         return up >= self._actors and session.monitor.updates > 0
 
 
 def measure(name: str, actors: int, seconds: float) -> dict[str, Any]:
     """One run on local processes."""
-    watch = Watch(actors, seconds)
+    watch = Watch(actors, OUT_OF_STEP.get(name, 0.0), seconds)
     with tempfile.TemporaryDirectory() as directory:
         trained = launch(name, configure(name, actors, waiting, directory), quiet=True, began=watch.began)
     watch.join()
@@ -195,14 +215,14 @@ def fit(found: list[tuple[int, float]]) -> dict[str, float]:
     return {"base": max(0.0, float(base)), "per_item": max(0.0, float(slope))}
 
 
-def sleep_seconds() -> float:
-    """How long a wait of `STEP_SECONDS` really is."""
+def sleep_seconds() -> list[float]:
+    """How long a wait of `STEP_SECONDS` really is: a range that nine of ten waits are in."""
     took = []
     for _ in range(100):
         started = time.perf_counter()
         time.sleep(STEP_SECONDS)
         took.append(time.perf_counter() - started)
-    return fmean(took)
+    return np.quantile(took, [0.05, 0.95]).tolist()
 
 
 def cost_model(name: str, latency: float) -> dict[str, Any]:
@@ -212,7 +232,7 @@ def cost_model(name: str, latency: float) -> dict[str, Any]:
         time_work(name, actors, SETTINGS[name](scale), times)
     work = {kind: fit(found) for kind, found in times.items()}
     work["env_step"]["wait"] = sleep_seconds()
-    return {"work": work, "edges": {"default": {"latency": latency}}}
+    return {"work": work, "edges": {"default": {"latency": latency}}, "start": [0.0, START_SECONDS]}
 
 
 def calibrate(name: str, costs: dict[str, Any], run: dict[str, Any]) -> None:
@@ -238,12 +258,13 @@ def predict(name: str, actors: int, costs: dict[str, Any], steps: Sequence[int])
         more = {"on": "simulation", "cost_model": model, "total_steps": steps[1], "report_every": REPORT_SECONDS}
         trained = launch(name, configure(name, actors, instant, directory, **more), quiet=True)
         lines, roles = (trained.path / "metrics.jsonl").read_text().splitlines(), trained.summary["roles"]
+        env_step = CostModel.load(model).work["env_step"]
     rows = [row for row in map(json.loads, lines) if row["step"] >= steps[0] and "lag/mean" in row]
     learned = [(after["lag/mean"], after["step"] - before["step"]) for before, after in pairwise(rows)]
     return {
         "steps_per_second": (rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["time"] - rows[0]["time"]),
         "lag": sum(lag * steps for lag, steps in learned) / sum(steps for _, steps in learned),
-        "core_seconds_per_step": core_seconds(roles, WorkCost(**costs["work"]["env_step"])),
+        "core_seconds_per_step": core_seconds(roles, env_step),
     }
 
 
@@ -253,9 +274,9 @@ def core_seconds(roles: dict[str, Any], env_step: WorkCost) -> float:
     for role in roles.values():
         for kind, share in role.get("busy", {}).items():
             busy[kind] += role["count"] * share
-    works = env_step.base + env_step.per_item
+    works = mean(env_step.base) + mean(env_step.per_item)
     # Not from the steps counted: those of an unroll are counted together, and a hundredth of a wait is a lot of work.
-    taken = busy.pop("env_step") / (works + env_step.wait)
+    taken = busy.pop("env_step") / (works + mean(env_step.wait))
     return works + sum(busy.values()) / taken
 
 

@@ -86,7 +86,40 @@ def test_messages_take_cores_too(stage: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, STATEFUL, {"faults": ("kill actor 1 at 0.18",)}], ids=["plain", "all", "kill"]
+    ("start", "least", "most"), [("0", 0.25, 0.31), ("0.5", 0.75, 0.81), ("[0.5, 1.5]", 0.85, 1.75)]
+)
+def test_processes_take_their_time_to_come_up(start: str, least: float, most: float, stage: Any) -> None:
+    """Four actors whose steps take 1 ms, and a thousand steps: a quarter of a second, looked at every 50 ms."""
+    (stage.path / "costs.yaml").write_text(
+        "work: {env_step: {base: 1e-3}, inference: {base: 0}, learn: {base: 0}}\n"
+        f"edges: {{default: {{latency: 1e-9, bandwidth: 1e15}}}}\nstart: {start}\n"
+    )
+    settings = {"actors": 4, "envs_per_actor": 1, "total_steps": 1000, "batch_unrolls": 1}
+    runs = [
+        simulate(stage.path / name, cost_model=stage.path / "costs.yaml", eval_episodes=0, **settings) for name in "ab"
+    ]
+    assert least < runs[0].summary["wall_seconds"] < most
+    assert told(runs[0]) == told(runs[1])
+
+
+def test_who_is_restarted_has_to_come_up_again(stage: Any) -> None:
+    (stage.path / "costs.yaml").write_text("start: 0.3\n")
+    run = simulate(
+        stage.run, cost_model=stage.path / "costs.yaml", faults=("kill learner 0 at 0.4",), total_steps=20_000
+    )
+    assert run.summary["restarts"] >= 1
+    assert "restarting in 0.8 s" in (run.path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        STATEFUL,
+        {"faults": ("kill actor 1 at 0.18",)},
+        {"total_steps": None, "total_seconds": 0.25, "optimizer": {"anneal": True}},
+    ],
+    ids=["plain", "all", "kill", "seconds"],
 )
 def test_a_resumed_run_equals_the_uninterrupted_one(settings: dict[str, Any], stage: Any) -> None:
     settings = {"checkpoint_every": 0.05, "keep": 100, "report_every": 0.02, **settings}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
 from benchmarks.scale import CALIBRATED, SETTINGS, Times, calibrate, cost_model, fit, page, predict, time_work
-from thespis.runtime.costs import CostModel, WorkCost
+from thespis.runtime.costs import CostModel
 
 
 def test_a_line_through_the_medians() -> None:
@@ -38,12 +41,13 @@ def test_predicted_steps_follow_from_the_costs() -> None:
         assert found["core_seconds_per_step"] == pytest.approx(0.01 + 0.001 * 2 / (20 * actors), rel=0.02)
 
 
-def test_the_cost_model_can_be_read_by_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.scale.sleep_seconds", lambda: 0.01)
-    costs = cost_model("impala", latency=1e-4)
-    model = CostModel(work={kind: WorkCost(**cost) for kind, cost in costs["work"].items()})
-    assert model.wait_seconds("env_step") == 0.01 and 0 < model.work_seconds("env_step", 1) < 0.01
-    assert model.work_seconds("learn", 640) > model.work_seconds("learn", 20) > 0
+def test_the_cost_model_can_be_read_by_the_simulation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("benchmarks.scale.sleep_seconds", lambda: [0.01, 0.011])
+    path = tmp_path / "costs.yaml"
+    path.write_text(yaml.safe_dump(cost_model("impala", latency=1e-4)))
+    model, rng = CostModel.load(path), np.random.default_rng(0)
+    assert 0.01 <= model.wait_seconds("env_step", rng) <= 0.011 and 0 < model.work_seconds("env_step", 1, rng) < 0.01
+    assert model.work_seconds("learn", 640, rng) > model.work_seconds("learn", 20, rng) > 0
 
 
 @pytest.mark.timeout(120)

@@ -28,11 +28,11 @@ def load(tmp_path: Path, text: str) -> CostModel:
 def test_what_a_file_does_not_name_keeps_its_built_in_value(tmp_path: Path) -> None:
     built_in = CostModel()
     costs = load(tmp_path, "work:\n  env_step: {base: 1e-2, per_item: 1e-3}\nedges:\n  default: {latency: 2e-3}\n")
-    assert costs.work_seconds("env_step", 10) == pytest.approx(0.02)
-    assert costs.work_seconds("learn", 7) == built_in.work_seconds("learn", 7) > 0
+    assert costs.work_seconds("env_step", 10, RNG) == pytest.approx(0.02)
+    assert costs.work_seconds("learn", 7, RNG) == built_in.work_seconds("learn", 7, RNG) > 0
     assert costs.edge_seconds("any", 0, RNG) == 2e-3
     assert costs.edge_seconds("any", 10**9, RNG) == pytest.approx(1.002)
-    assert costs.work_seconds("unheard of", 5) == 0.0
+    assert costs.work_seconds("unheard of", 5, RNG) == 0.0
 
 
 def test_an_edge_of_its_own_and_a_range(tmp_path: Path) -> None:
@@ -43,12 +43,20 @@ def test_an_edge_of_its_own_and_a_range(tmp_path: Path) -> None:
     assert costs.edge_seconds("actor.queue.insert", 10**6, RNG) > 1.0, "the default's bandwidth holds here too"
 
 
+def test_work_that_takes_now_longer_now_shorter(tmp_path: Path) -> None:
+    costs = load(tmp_path, "work:\n  env_step: {base: [1e-3, 3e-3], per_item: 1e-3, wait: [0, 1e-2]}\n")
+    worked = [costs.work_seconds("env_step", 2, RNG) for _ in range(100)]
+    assert 3e-3 <= min(worked) < 3.5e-3 and 4.5e-3 < max(worked) <= 5e-3
+    waited = [costs.wait_seconds("env_step", RNG) for _ in range(100)]
+    assert 0 <= min(waited) < 1e-3 and 9e-3 < max(waited) <= 1e-2
+
+
 def test_what_needs_a_core_and_what_does_not(tmp_path: Path) -> None:
     text = "cores: 3\nwork: {env_step: {base: 1e-3, wait: 1e-2}}\nedges: {default: {cpu: 2e-5}, a.b.c: {latency: 1}}\n"
     costs = load(tmp_path, text)
     assert (costs.cores, CostModel().cores) == (3, None)
-    assert (costs.work_seconds("env_step", 5), costs.wait_seconds("env_step")) == (1e-3, 1e-2)
-    assert costs.wait_seconds("learn") == 0.0
+    assert (costs.work_seconds("env_step", 5, RNG), costs.wait_seconds("env_step", RNG)) == (1e-3, 1e-2)
+    assert costs.wait_seconds("learn", RNG) == 0.0
     assert (costs.end_seconds("a.b.c"), CostModel().end_seconds("a.b.c")) == (2e-5, 0.0)
 
 
@@ -81,6 +89,9 @@ def test_roles_share_the_cores_there_are(cores: int | None, seconds: float) -> N
         "work: {env_step: {bas: 1}}\n",
         "work: {env_step: {per_item: 1}}\n",
         "work: {env_step: 3}\n",
+        "work: {env_step: {base: -1}}\n",
+        "work: {env_step: {base: [2, 1]}}\n",
+        "work: {env_step: {base: 1, wait: .inf}}\n",
         "edges: {default: {latenzy: 1}}\n",
         "edges: {default: {latency: [1, 2, 3]}}\n",
         "edges: {default: {latency: soon}}\n",

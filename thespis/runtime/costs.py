@@ -2,16 +2,18 @@
 
 work:
   env_step: {base: 5e-5, per_item: 1e-6}     # seconds per call, and per environment, row or step in it
-  label: {base: 1e-4, wait: 1e-2}            # wait: seconds in which it needs no core
+  label: {base: 1e-4, wait: [1e-2, 2e-2]}    # wait: seconds in which it needs no core; a range is drawn from, evenly
 edges:
   default: {latency: 1e-4, bandwidth: 1e9}   # seconds one way, bytes per second
-  actor.queue.insert: {latency: [1e-3, 5e-3]}  # a range is drawn from, evenly
+  actor.queue.insert: {latency: [1e-3, 5e-3]}
   actor.inference.act: {cpu: 3e-5}           # seconds of a core, at each end of a message
 cores: 2                                     # for all roles together; without it each has one of its own
+start: [0, 5]                                # seconds until a process is up; without it all are, at once
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -20,22 +22,25 @@ import numpy as np
 
 from thespis.errors import ThespisError
 
+Seconds = float | tuple[float, float]
+"""Always as long, or between two times."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkCost:
-    base: float
-    per_item: float = 0.0
-    wait: float = 0.0
+    base: Seconds
+    per_item: Seconds = 0.0
+    wait: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeCost:
-    latency: tuple[float, float]
+    latency: Seconds
     bandwidth: float
     cpu: float = 0.0
 
 
-_EDGE = EdgeCost((1e-4, 1e-4), 1e9)
+_EDGE = EdgeCost(1e-4, 1e9)
 _WORK = {
     # Of the order of what CartPole and an MLP in torch take on one core of a small server; their proportion matters.
     "env_step": WorkCost(5e-5, 8e-7),
@@ -47,28 +52,34 @@ _WORK = {
 
 @dataclass(frozen=True)
 class CostModel:
-    """Virtual durations. `cores`: what all roles share; without a number each role has one of its own."""
+    """Virtual durations. `cores`: what all roles share; without a number each role has one of its own.
+
+    `start`: until a process is up. A range also keeps actors from taking each step at the same moment as all others.
+    """
 
     work: dict[str, WorkCost] = field(default_factory=lambda: dict(_WORK))
     edges: dict[str, EdgeCost] = field(default_factory=lambda: {"default": _EDGE})
     cores: int | None = None
+    start: Seconds = 0.0
 
-    def work_seconds(self, kind: str, items: int) -> float:
+    def start_seconds(self, rng: np.random.Generator) -> float:
+        """How long a process takes to come up."""
+        return _draw(self.start, rng)
+
+    def work_seconds(self, kind: str, items: int, rng: np.random.Generator) -> float:
         """How long a core works at it."""
         cost = self.work.get(kind)
-        return cost.base + cost.per_item * items if cost else 0.0
+        return _draw(cost.base, rng) + _draw(cost.per_item, rng) * items if cost else 0.0
 
-    def wait_seconds(self, kind: str) -> float:
+    def wait_seconds(self, kind: str, rng: np.random.Generator) -> float:
         """How long it then takes that no core works at."""
         cost = self.work.get(kind)
-        return cost.wait if cost else 0.0
+        return _draw(cost.wait, rng) if cost else 0.0
 
     def edge_seconds(self, edge: str, nbytes: int, rng: np.random.Generator) -> float:
         """One way over the edge, for a message of `nbytes`."""
         cost = self._edge(edge)
-        low, high = cost.latency
-        latency = low if low == high else float(rng.uniform(low, high))
-        return latency + nbytes / cost.bandwidth
+        return _draw(cost.latency, rng) + nbytes / cost.bandwidth
 
     def end_seconds(self, edge: str) -> float:
         """How long a core works at a message, at either end."""
@@ -88,14 +99,16 @@ class CostModel:
             raise ThespisError(f"cost model {path} cannot be read: {error}") from error
         try:
             work, edges, cores = data.pop("work", {}), data.pop("edges", {}), data.pop("cores", None)
+            start = _seconds(data.pop("start", 0.0))
             if data:
                 raise ValueError(f"unknown section {', '.join(data)}")
             if cores is not None and (type(cores) is not int or cores < 1):
                 raise ValueError(f"cores is {cores}, not a number of them")
             return cls(
-                work=_WORK | {kind: WorkCost(**_numbers(values)) for kind, values in work.items()},
+                work=_WORK | {kind: _work(values) for kind, values in work.items()},
                 edges=_edges(edges),
                 cores=cores,
+                start=start,
             )
         except (TypeError, ValueError, AttributeError) as error:
             raise ThespisError(f"cost model {path}: {error}; see docs/simulation.md for its form") from error
@@ -114,9 +127,24 @@ def message_bytes(message: Any) -> int:
     return 16
 
 
-def _numbers(values: dict[str, Any]) -> dict[str, float]:
+def mean(seconds: Seconds) -> float:
+    return sum(seconds) / 2 if isinstance(seconds, tuple) else seconds
+
+
+def _draw(seconds: Seconds, rng: np.random.Generator) -> float:
+    return float(rng.uniform(*seconds)) if isinstance(seconds, tuple) else seconds
+
+
+def _seconds(value: Any) -> Seconds:
     # YAML reads 1e-4 as text (it wants 1.0e-4); people write it, so take it.
-    return {name: float(value) for name, value in values.items()}
+    low, high = map(float, value if isinstance(value, (list, tuple)) else (value, value))
+    if not 0.0 <= low <= high < math.inf:
+        raise ValueError(f"{value} is neither a time nor a range from a shorter to a longer one")
+    return low if low == high else (low, high)
+
+
+def _work(values: dict[str, Any]) -> WorkCost:
+    return WorkCost(**{name: _seconds(value) for name, value in values.items()})
 
 
 def _edges(data: dict[str, dict[str, Any]]) -> dict[str, EdgeCost]:
@@ -132,7 +160,5 @@ def _edge(values: dict[str, Any], default: EdgeCost) -> EdgeCost:
     unknown = set(values) - {"latency", "bandwidth", "cpu"}
     if unknown:
         raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
-    latency = values.get("latency", default.latency)
-    low, high = latency if isinstance(latency, (list, tuple)) else (latency, latency)
     bandwidth, cpu = values.get("bandwidth", default.bandwidth), values.get("cpu", default.cpu)
-    return EdgeCost((float(low), float(high)), float(bandwidth), float(cpu))
+    return EdgeCost(_seconds(values.get("latency", default.latency)), float(bandwidth), float(cpu))

@@ -97,7 +97,11 @@ class Simulation:
         try:
             self._session.topology({})
             for home in self._program.processes:
-                if self._session.stop_reason is None:
+                # Only the first time: neither a cut nor a resumed run may cost time that the other does not.
+                delay = self._costs.start_seconds(self._rng) if restore is None else 0.0
+                if delay:
+                    loop.call_later(delay, self._build, home, None)
+                elif self._session.stop_reason is None:
                     self._build(home, restore)
             for fault in self._faults:
                 if fault.kind == "kill" and fault.at >= start:
@@ -179,7 +183,7 @@ class Simulation:
                 epoch=self._session.epoch(spec),
                 incarnation=(self._session.generation << 16) + self._restarts[home],
             )
-            ctx = SimulatedContext(identity, self._loop, self._costs, self._cores, slow)
+            ctx = SimulatedContext(identity, self._loop, self._costs, self._cores, self._rng, slow)
             try:
                 role, endpoint = build(spec, ctx, self._deliver, restore)
             except Exception as error:
@@ -221,8 +225,9 @@ class Simulation:
         self._restarts[home] += 1
         for other in specs:
             self._session.restarted(other)
-        self._session.log(f"{what}; restarting in {_RESTART_SECONDS:g} s")
-        self._loop.call_later(_RESTART_SECONDS, self._revive, home)
+        delay = _RESTART_SECONDS + self._costs.start_seconds(self._rng)
+        self._session.log(f"{what}; restarting in {delay:g} s")
+        self._loop.call_later(delay, self._revive, home)
 
     def _revive(self, home: str) -> None:
         restore = self._session.checkpoints.newest_valid().path

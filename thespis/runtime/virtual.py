@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
+
 from thespis.runtime.context import Context, Identity, Job, T
 from thespis.runtime.costs import CostModel
 
@@ -81,8 +83,17 @@ class Cores:
 class SimulatedContext(Context):
     """Virtual time: work costs what the cost model says, however long it really took."""
 
-    def __init__(self, identity: Identity, loop: VirtualLoop, costs: CostModel, cores: Cores, slowdown: float) -> None:
-        self._loop, self._costs, self._cores, self._slowdown = loop, costs, cores, slowdown
+    def __init__(
+        self,
+        identity: Identity,
+        loop: VirtualLoop,
+        costs: CostModel,
+        cores: Cores,
+        rng: np.random.Generator,
+        slowdown: float,
+    ) -> None:
+        """`rng`: what costs are drawn with that lie in a range."""
+        self._loop, self._costs, self._cores, self._rng, self._slowdown = loop, costs, cores, rng, slowdown
         self._job: Job[Any] | None = None
         self._interrupted = False
         super().__init__(identity)
@@ -93,9 +104,9 @@ class SimulatedContext(Context):
     @asynccontextmanager
     async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
         yield
-        seconds = self._costs.work_seconds(kind, items) * self._slowdown
+        seconds = self._costs.work_seconds(kind, items, self._rng) * self._slowdown
         await self._cores.work(seconds)
-        waits = self._costs.wait_seconds(kind) * self._slowdown
+        waits = self._costs.wait_seconds(kind, self._rng) * self._slowdown
         if waits:
             await asyncio.sleep(waits)
         self.worked(kind, seconds + waits)
