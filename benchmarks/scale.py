@@ -257,6 +257,8 @@ def predict(name: str, actors: int, costs: dict[str, Any], steps: Sequence[int])
         model.write_text(yaml.safe_dump(costs))
         more = {"on": "simulation", "cost_model": model, "total_steps": steps[1], "report_every": REPORT_SECONDS}
         trained = launch(name, configure(name, actors, instant, directory, **more), quiet=True)
+        if trained.summary["exit_reason"] == "interrupted":
+            raise SystemExit(f"{name} with {actors} actors was not predicted: interrupted")
         lines, roles = (trained.path / "metrics.jsonl").read_text().splitlines(), trained.summary["roles"]
         env_step = CostModel.load(model).work["env_step"]
     rows = [row for row in map(json.loads, lines) if row["step"] >= steps[0] and "lag/mean" in row]

@@ -97,6 +97,20 @@ def test_choices_are_drawn_as_often_as_they_are_likely() -> None:
     assert logp.dtype == np.float32
 
 
+@pytest.mark.parametrize(("rows", "choices"), [(1, 2), (4, 2), (1, 7), (2, 3)])
+def test_a_few_choices_are_drawn_as_many_are(rows: int, choices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    head, params = Categorical(choices), np.random.default_rng(0).normal(size=(300, rows, choices)).astype(np.float32)
+    params[::10, :, 0] = -np.inf
+    one, other = np.random.default_rng(1), np.random.default_rng(1)
+    few = [head.sample(batch, one) for batch in params]
+    monkeypatch.setattr("thespis.networks.heads._FEW", 0)
+    many = [head.sample(batch, other) for batch in params]
+    for (actions, logp), (expected, likely) in zip(few, many, strict=True):
+        np.testing.assert_array_equal(actions, expected)
+        np.testing.assert_allclose(logp, likely, rtol=1e-5, atol=1e-6)
+        assert (actions.dtype, logp.dtype) == (expected.dtype, likely.dtype)
+
+
 def test_what_is_impossible_is_never_drawn() -> None:
     params = np.tile(np.array([-1e4, 0.0, -1e4, 0.0, -1e4], np.float32), (10_000, 1))
     actions, logp = Categorical(5).sample(params, np.random.default_rng(0))

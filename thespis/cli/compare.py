@@ -27,7 +27,9 @@ def run(words: list[str]) -> int:
     parser.add_argument("--on", choices=("local", "simulation", "ray"), default="local", help="(default: local)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; by default below comparisons/")
     parser.add_argument("--threshold", type=float, help="return that counts as solved (default: what the task says)")
-    parser.add_argument("--hidden", type=int, nargs="+", default=[128, 128], help="hidden layers of every network")
+    parser.add_argument(
+        "--hidden", type=int, nargs="+", default=[64, 64], help="hidden layers of every network (default: 64 64)"
+    )
     parser.add_argument("--actors", type=int, help="actors of every architecture (default: its own)")
     parser.add_argument("--envs-per-actor", type=int, help="environments of each actor (default: its own)")
     parser.add_argument("--eval-episodes", type=int, help="greedy episodes at the end of each run")

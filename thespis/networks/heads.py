@@ -41,6 +41,11 @@ class Distribution(Protocol):
         """Actions `[..., *action]` as float vectors `[..., features]`, for networks that read their last action."""
 
 
+_FEW = 8
+"""Logits up to which Python's own numbers are faster than arrays: a process that has slept for a while finds a dozen
+functions of numpy cold, which takes it longer than all the sums."""
+
+
 class Categorical:
     """One choice among `n`, numbered from 0; parameters are logits. Whoever steps the environment adds its start."""
 
@@ -52,6 +57,8 @@ class Categorical:
         return logp, entropy
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        if params.size <= _FEW:
+            return _choose(params, rng)
         shifted, shares, total = _softmax(params)
         # The first share that reaches beyond a point of [0, total); one of width zero is never reached into.
         point = rng.random(len(params)) * total
@@ -96,6 +103,22 @@ class _Choice(torch.autograd.Function):
         np.negative(gradient, out=gradient)
         gradient.reshape(-1)[chosen * len(chosen) + np.arange(len(chosen))] += pull
         return torch.from_numpy(gradient.T).view(ctx.shape), None
+
+
+def _choose(params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """What `Categorical.sample` does with arrays, number by number."""
+    actions, logps = [], []
+    for row, share in zip(params.tolist(), rng.random(len(params)).tolist(), strict=True):
+        highest = max(row)
+        shares = [math.exp(logit - highest) for logit in row]
+        total = sum(shares)
+        point, action, reached = share * total, 0, shares[0]
+        while point >= reached and action + 1 < len(row):
+            action += 1
+            reached += shares[action]
+        actions.append(action)
+        logps.append(row[action] - highest - math.log(total))
+    return np.array(actions, np.int64), np.array(logps, params.dtype)
 
 
 def _softmax(params: Array) -> tuple[Array, Array, Array]:
