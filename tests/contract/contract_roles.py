@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from thespis import roles
+from thespis.budget import Budget
 from thespis.config import OptimizerConfig
 from thespis.types import Stamp, Version, Versioned
 
@@ -199,7 +200,7 @@ class FragileServer(roles.ParameterServer):
 
     @classmethod
     def fragile(cls, ctx: Any, *, crash_at: tuple[int, str], once: Path) -> FragileServer:
-        made = cls(ctx, optimizer=OptimizerConfig(kind="sgd", learning_rate=1.0), total_steps=1)
+        made = cls(ctx, optimizer=OptimizerConfig(kind="sgd", learning_rate=1.0), budget=Budget(1))
         made.crash_at, made.once = crash_at, once
         return made
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from contract_roles import FragileServer, Pusher, read
 
+from thespis.budget import Budget
 from thespis.config import OptimizerConfig
 from thespis.program import Program
 from thespis.roles import ParameterServer
@@ -28,7 +29,7 @@ def build(path: Path, server: Any) -> Program:
 
 def sound(program: Program) -> Any:
     optimizer = OptimizerConfig(kind="sgd", learning_rate=1.0)
-    return program.add("server", ParameterServer, optimizer=optimizer, total_steps=1)
+    return program.add("server", ParameterServer, optimizer=optimizer, budget=Budget(1))
 
 
 @pytest.mark.parametrize("on", ["simulation", "local", "ray"])
