@@ -61,6 +61,8 @@ class LocalSupervisor(Supervisor):
                 future.set_exception(RuntimeError(error))
 
     def _on_exit(self, child: Child) -> None:
+        if child.control.socket.fileno() < 0:
+            return  # everything was ended and released in the turn in which its end was noticed
         loop = asyncio.get_running_loop()
         loop.remove_reader(child.pidfd)
         for message, _ in _remaining(child):
