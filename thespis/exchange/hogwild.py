@@ -33,7 +33,7 @@ class JoinBlock(Protocol):
 class Hogwild:
     """A learner's own copy of the parameters, and the shared ones that it changes without asking anybody.
 
-    Each worker counts its updates, steps and seconds in a place of its own, so that at least these sums are exact.
+    Each worker counts its updates, steps and seconds in a place of its own, so that at least these are exact.
     """
 
     def __init__(
