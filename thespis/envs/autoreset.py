@@ -9,6 +9,7 @@ What the three modes return when action a2 ends an episode with observation F, a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,7 +261,9 @@ def _any(flags: Array) -> bool:
 def _sound(numbers: Array) -> bool:
     """Whether all of them are finite, as float32."""
     if numbers.size <= _FEW:
-        return all(abs(number) <= _MOST for number in numbers.ravel().tolist())
+        few = numbers.ravel().tolist()
+        # What is not finite does not leave a sum; and where nothing is NaN, the largest is what it seems.
+        return math.isfinite(sum(few)) and max(map(abs, few), default=0.0) <= _MOST
     finite = np.isfinite(numbers) if numbers.dtype == _FLOAT else np.abs(numbers) <= _LARGEST
     return 0 not in finite.tobytes()
 

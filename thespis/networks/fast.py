@@ -38,10 +38,10 @@ class NumpyPolicy:
         x = obs.reshape(len(obs), -1)
         *hidden, (weight, bias) = self._layers
         for inner, offset in hidden:
-            x = x @ inner
+            x = x.dot(inner)  # the numbers of `@`, with less to be settled first
             x += offset
             self._activation(x, out=x)
-        params: Array = x @ weight
+        params: Array = x.dot(weight)
         params += bias
         if self._value is not None:
             params += x @ self._value[0] + self._value[1] - params.mean(-1, keepdims=True)

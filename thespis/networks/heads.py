@@ -108,11 +108,11 @@ class _Choice(torch.autograd.Function):
 def _choose(params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """What `Categorical.sample` does with arrays, number by number."""
     actions, logps = [], []
-    for row, share in zip(params.tolist(), rng.random(len(params)).tolist(), strict=True):
+    for row in params.tolist():
         highest = max(row)
         shares = [math.exp(logit - highest) for logit in row]
         total = sum(shares)
-        point, action, reached = share * total, 0, shares[0]
+        point, action, reached = rng.random() * total, 0, shares[0]
         while point >= reached and action + 1 < len(row):
             action += 1
             reached += shares[action]

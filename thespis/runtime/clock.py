@@ -13,14 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
-from thespis.runtime.context import AHEAD, Context, Identity
+from thespis.runtime.context import AHEAD, Context, Identity, Report
 from thespis.runtime.process import Status
 
 T = TypeVar("T")
 
 _BLOCK_SECONDS = 0.002
 """How long a role that is alone waits for an answer before its process looks at anything else."""
-_YIELD_SECONDS = 0.05
+_YIELD_SECONDS, _MOST_YIELD_SECONDS = 0.05, 0.2
 """How long a role may work before the process looks at its sockets: a stop is then never far away."""
 
 
@@ -47,12 +47,19 @@ class LocalContext(Context):
         self.status = status
         self._thread = ThreadPoolExecutor(1, f"{identity}") if thread else None
         self.yielded = self.now()
+        self.yield_seconds = _YIELD_SECONDS
         self._patience = 0.0
         self._kinds: dict[str, _Measured] = {}
 
-    def alone(self) -> None:
-        """Nobody else lives in this process, so nobody there is kept waiting."""
+    def alone(self, report_seconds: float, serves: bool) -> None:
+        """Nobody else lives in this process, so nobody there is kept waiting.
+
+        One that `serves` nobody either has its turns for its reports and for stops. With a hundred actors on a few
+        cores each of them reports seldom, and turns that were for nothing would take a tenth of what its steps take.
+        """
         self._patience = _BLOCK_SECONDS
+        if not serves:
+            self.yield_seconds = min(max(_YIELD_SECONDS, report_seconds), _MOST_YIELD_SECONDS)
 
     def now(self) -> float:
         return time.monotonic()
@@ -71,6 +78,13 @@ class LocalContext(Context):
         self.worked(kind, self.now() - started)
         return result
 
+    def take_report(self) -> Report:
+        for kind, measured in self._kinds.items():
+            if measured.seconds:
+                self.worked(kind, measured.seconds)
+                measured.seconds = 0.0
+        return super().take_report()
+
     def attend(self, answer: asyncio.Future[Any]) -> None:
         if isinstance(answer, Sent) and answer.line is not None:
             # Who asks ahead has something else to do meanwhile.
@@ -84,7 +98,9 @@ class _Measured(AbstractAsyncContextManager[None]):
     """A stretch of work of one kind. A role does one thing at a time, so one object per kind is enough."""
 
     def __init__(self, ctx: LocalContext, kind: str) -> None:
-        self._ctx, self._kind = ctx, kind
+        self._ctx = ctx
+        self.seconds = 0.0
+        """Since the last report."""
         self._watched = kind == "env_step"
         self._started = 0.0
         # What has happened already can be awaited again and again, and takes no turn of the event loop.
@@ -94,7 +110,7 @@ class _Measured(AbstractAsyncContextManager[None]):
     def __aenter__(self) -> Awaitable[None]:  # type: ignore[override]
         ctx, now = self._ctx, time.monotonic()
         # Before the work, not after: what it changed and the answer that says so are then there at the same moment.
-        if now - ctx.yielded > _YIELD_SECONDS:
+        if now - ctx.yielded > ctx.yield_seconds:
             ctx.yielded = now
             return self._in_a_turn()
         self._started = now
@@ -107,7 +123,7 @@ class _Measured(AbstractAsyncContextManager[None]):
         if self._watched:
             ctx.status.end()
         if kind is None:
-            ctx.worked(self._kind, time.monotonic() - self._started)
+            self.seconds += time.monotonic() - self._started
         return self._at_once
 
     async def _in_a_turn(self) -> None:

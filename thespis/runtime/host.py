@@ -105,7 +105,8 @@ class Host:
                 self.fail(f"{spec}", error)
                 return
         if len(specs) == 1:
-            self._contexts[0].alone()
+            serves = hasattr(self._roles[specs[0].key], "EDGES")
+            self._contexts[0].alone(start.report_seconds, serves)
         for key, role in self._roles.items():
             if hasattr(role, "run"):
                 self._workers.append(loop.create_task(self._work(key, role)))
