@@ -16,6 +16,7 @@ from conftest import Stage, until
 from safetensors.numpy import load_file
 
 from thespis.runs.commit import verify
+from thespis.runs.directory import RunDirectory
 
 pytestmark = pytest.mark.timeout(120)
 KEYS = [
@@ -151,8 +152,7 @@ def test_a_second_interrupt_leaves_at_once(stage: Stage, monkeypatch: pytest.Mon
     assert process.poll() is None, "nothing was left to hurry"
     process.send_signal(signal.SIGINT)
     assert process.wait(1.5) == 130
-    for leftover in stage.run.rglob(".tmp-*"):  # at once means without tidying up; `resume` sweeps this
-        leftover.unlink()
+    RunDirectory(stage.run).sweep()  # at once means without tidying up, which is left to `resume`
 
 
 def test_a_signal_cuts_the_final_evaluation_short(stage: Stage) -> None:

@@ -17,6 +17,7 @@ from conftest import Stage, until
 from thespis.errors import ThespisError
 from thespis.program import Program
 from thespis.roles import Replay
+from thespis.runs.directory import RunDirectory
 
 sys.path.append(str(Path(__file__).parent.parent / "contract"))
 from contract_roles import Consumer, Producer, read
@@ -86,6 +87,7 @@ def test_a_killed_driver_leaves_nothing(stage: Stage) -> None:
     process.wait()
     until(lambda: not users(own) and not stage.processes(), 30.0)
     until(lambda: directories() == before, 30.0)
+    RunDirectory(stage.run).sweep()  # a checkpoint that was being written; `resume` does so too
 
 
 def test_without_ray_it_says_how_to_install_it(stage: Stage) -> None:
