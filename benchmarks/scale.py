@@ -2,7 +2,7 @@
 
 With one environment per actor the ideal is actors / 10 ms. Each setting runs on local processes, and in the simulation
 with a cost model made of measured costs: work as it takes the same roles in one process, messages as they take a run
-of one actor, and what else a step takes of a core as it does in a run of 16 actors. The table goes into docs/scale.md;
+of one worker, and what else a step takes of a core as it does in a run of 64 actors. The table goes into docs/scale.md;
 what is measured is kept, and not measured again.
 
 python -m benchmarks.scale                           everything
@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -40,14 +40,16 @@ from thespis.runtime.virtual import SimulatedContext
 
 STEP_SECONDS = 0.01
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
-CALIBRATED = 16
-"""Actors of the run that says what a step takes of a core: many messages, and no fight for cores yet."""
+CALIBRATED = 64
+"""Actors of the run that says what a step takes of a core: there are enough of them to keep all cores busy."""
 SETTLE_SECONDS, RISING = 4.0, 1.05
 """A run has settled when it makes no more than so many times the steps in so many seconds as in those before."""
 OUT_OF_STEP = {"seed": 30.0}
 """Seconds more for SEED: its actors all begin when the server is up, and lag rises until they are out of step."""
 START_SECONDS = 1.0
 """Virtual seconds in which simulated processes come up: a few unrolls, so that actors complete theirs at any time."""
+STEPPING = ("actor", "worker")
+"""Roles that step environments."""
 REPORT_SECONDS = 0.25
 """Virtual seconds between two looks at a simulated run."""
 PAGE = ROOT / "docs" / "scale.md"
@@ -106,13 +108,26 @@ class Moment:
     steps: int
     lag: float
     learned: float
-    cpu: float
+    cpu: dict[str, float]
+    """By the first role of a process."""
+    calls: dict[str, int]
+    """Between processes, by edge."""
+    waited: dict[str, float]
+    """By edge, for those calls."""
 
     @classmethod
     def of(cls, session: Session) -> Moment:
         monitor = session.monitor
-        cpu = sum(monitor.cpu_seconds.values())
-        return cls(time.monotonic(), monitor.env_steps, monitor.lag.total, monitor.lag.count, cpu)
+        edges = {edge: traffic for edge, traffic in monitor.edges.items() if traffic.bytes}
+        return cls(
+            seconds=time.monotonic(),
+            steps=monitor.env_steps,
+            lag=monitor.lag.total,
+            learned=monitor.lag.count,
+            cpu=dict(monitor.cpu_seconds),
+            calls={edge: traffic.calls for edge, traffic in edges.items()},
+            waited={edge: traffic.waited for edge, traffic in edges.items()},
+        )
 
 
 class Watch(threading.Thread):
@@ -168,17 +183,24 @@ def measure(name: str, actors: int, seconds: float) -> dict[str, Any]:
         raise SystemExit(f"{name} with {actors} actors was not measured: {watch.session.stop_reason}")
     first, last = watch.moments
     passed = last.seconds - first.seconds
-    pulls = watch.session.monitor.edges.get("actor.weights.pull")
+    calls, waited = _since(first.calls, last.calls), _since(first.waited, last.waited)
     memory = trained.summary["processes"]
     return {
         "steps": [first.steps, last.steps],
         "steps_per_second": (last.steps - first.steps) / passed,
         "lag": (last.lag - first.lag) / max(1.0, last.learned - first.learned),
-        "cores_busy": (last.cpu - first.cpu) / passed,
+        "cores_busy": {role: cpu / passed for role, cpu in _since(first.cpu, last.cpu).items()},
+        "calls_per_second": {edge: made / passed for edge, made in calls.items()},
+        "call_seconds": {edge: waited.get(edge, 0.0) / made for edge, made in calls.items()},
         "start_seconds": trained.summary["startup_seconds"],
         "mb_per_process": {kind: found["rss_mb"] for kind, found in memory.items()},
-        "pull_seconds": pulls.waited / pulls.calls if pulls and pulls.calls else None,
     }
+
+
+def _since(first: Mapping[str, float], last: Mapping[str, float]) -> dict[str, float]:
+    """By how much each number has grown, of those that have."""
+    grown = {name: number - first.get(name, 0) for name, number in last.items()}
+    return {name: number for name, number in grown.items() if number}
 
 
 # -- predicted --------------------------------------------------------------------------------------------------------
@@ -198,7 +220,12 @@ def time_work(name: str, actors: int, settings: dict[str, Any], times: Times) ->
         times[kind].append((items, seconds))
         await self.sleep(seconds)
 
-    with tempfile.TemporaryDirectory() as directory, patch.object(SimulatedContext, "work", work):
+    async def aside(self: SimulatedContext, kind: str, items: int, function: Callable[..., Any], *args: Any) -> Any:
+        async with self.work(kind, items):
+            return function(*args)
+
+    timed = patch.multiple(SimulatedContext, work=work, aside=aside)
+    with tempfile.TemporaryDirectory() as directory, timed:
         more = {**settings, "on": "simulation", "total_steps": 4_000}
         launch(name, configure(name, actors, instant, directory, **more), quiet=True)
 
@@ -238,15 +265,33 @@ def cost_model(name: str, latency: float) -> dict[str, Any]:
 def calibrate(name: str, costs: dict[str, Any], run: dict[str, Any]) -> None:
     """Let a step take as much of a core as it took in `run`, and all roles share the cores of this machine.
 
-    More than the work in it: messages, and caches that are cold whenever a process comes back from its wait.
+    More than the work in it: messages, and caches that are cold whenever a process comes back from its wait. Processes
+    that step nothing tell what a message takes at one end.
     """
-    known = predict(name, CALIBRATED, costs, run["steps"])
-    taken = run["cores_busy"] / run["steps_per_second"]
-    costs["work"]["env_step"]["base"] += max(0.0, taken - known["core_seconds_per_step"])
+    known = predict(name, CALIBRATED, costs, run["steps"])["core_seconds"]
+    taken = split(run["cores_busy"], run["steps_per_second"])
+    stepping, serving = ends(run["calls_per_second"], run["steps_per_second"])
+    cpu = max(0.0, taken["serving"] - known["serving"]) / serving
+    costs["work"]["env_step"]["base"] += max(0.0, taken["stepping"] - known["stepping"] - cpu * stepping)
+    edge = costs["edges"]["default"]
+    # The latency is half of what a call takes, in which a message is sent and taken in at both ends.
+    edge["cpu"], edge["latency"] = cpu, max(0.0, edge["latency"] - 2 * cpu)
     costs["cores"] = os.cpu_count()
 
 
-def predict(name: str, actors: int, costs: dict[str, Any], steps: Sequence[int]) -> dict[str, float]:
+def split(busy: dict[str, float], steps: float) -> dict[str, float]:
+    """Core seconds per step of the roles that step environments, and of all others."""
+    stepping = sum(seconds for role, seconds in busy.items() if role in STEPPING)
+    return {"stepping": stepping / steps, "serving": (sum(busy.values()) - stepping) / steps}
+
+
+def ends(calls: dict[str, float], steps: float) -> tuple[float, float]:
+    """Per step, how often a message leaves or reaches a process that steps environments, and any other."""
+    made = sum(number for edge, number in calls.items() if edge.split(".")[0] in STEPPING)
+    return 2 * made / steps, 2 * (2 * sum(calls.values()) - made) / steps
+
+
+def predict(name: str, actors: int, costs: dict[str, Any], steps: Sequence[int]) -> dict[str, Any]:
     """The same setting in the simulation, from one number of steps to another.
 
     The same as in the real run, because a replay that fills up holds older and older steps: lag is then how long the
@@ -266,20 +311,19 @@ def predict(name: str, actors: int, costs: dict[str, Any], steps: Sequence[int])
     return {
         "steps_per_second": (rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["time"] - rows[0]["time"]),
         "lag": sum(lag * steps for lag, steps in learned) / sum(steps for _, steps in learned),
-        "core_seconds_per_step": core_seconds(roles, env_step),
+        "core_seconds": core_seconds(roles, env_step),
     }
 
 
-def core_seconds(roles: dict[str, Any], env_step: WorkCost) -> float:
-    """What all roles together need of a core for a step, from the shares of their time that they work."""
-    busy: dict[str, float] = defaultdict(float)
-    for role in roles.values():
-        for kind, share in role.get("busy", {}).items():
-            busy[kind] += role["count"] * share
-    works = mean(env_step.base) + mean(env_step.per_item)
+def core_seconds(roles: dict[str, Any], env_step: WorkCost) -> dict[str, float]:
+    """What roles need of a core for a step, from the shares of their time that they work."""
+    busy = {name: sum(role.get("busy", {}).values()) * role["count"] for name, role in roles.items()}
+    stepped = sum(role.get("busy", {}).get("env_step", 0.0) * role["count"] for role in roles.values())
+    waits = mean(env_step.wait)
     # Not from the steps counted: those of an unroll are counted together, and a hundredth of a wait is a lot of work.
-    taken = busy.pop("env_step") / (works + mean(env_step.wait))
-    return works + sum(busy.values()) / taken
+    steps = stepped / (mean(env_step.base) + mean(env_step.per_item) + waits)
+    needed = split(busy, steps)
+    return {**needed, "stepping": needed["stepping"] - waits}
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -325,7 +369,7 @@ def _row(actors: int, run: dict[str, Any], guess: dict[str, float] | None) -> li
         *predicted,
         f"{run['lag']:.1f}",
         lag,
-        f"{run['cores_busy']:.1f} of {os.cpu_count()}",
+        f"{sum(run['cores_busy'].values()):.1f} of {os.cpu_count()}",
         f"{size:.0f}" if size else "–",
     ]
 
@@ -359,7 +403,7 @@ def main() -> None:
 def _measure_all(name: str, args: argparse.Namespace, results: dict[str, Any]) -> None:
     runs = results.setdefault("local", {}).setdefault(name, {})
     for actors in args.actors:
-        if args.again or "steps" not in runs.get(str(actors), {}):
+        if args.again or "call_seconds" not in runs.get(str(actors), {}):
             runs[str(actors)] = run = measure(name, actors, args.seconds)
             keep("scale", results)
             print(f"{name} local {actors:4} actors {run['steps_per_second']:10,.0f} steps/s", flush=True)
@@ -371,8 +415,8 @@ def _predict_all(name: str, args: argparse.Namespace, results: dict[str, Any]) -
     if not missing:
         return
     if "latency" not in results:
-        # Half of the round trip of a call that is answered at once, on a machine with nothing else to do.
-        results["latency"] = measure("impala", 1, args.seconds)["pull_seconds"] / 2
+        # Half of the round trip of a call that is waited for, on a machine with nothing else to do.
+        results["latency"] = measure("a3c", 1, args.seconds)["call_seconds"]["worker.server.push"] / 2
     costs = results.setdefault("costs", {})[name] = cost_model(name, results["latency"])
     runs = results["local"][name]
     if str(CALIBRATED) in runs:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks.scale import CALIBRATED, SETTINGS, Times, calibrate, cost_model, fit, page, predict, time_work
+from benchmarks.scale import SETTINGS, Times, calibrate, cost_model, ends, fit, page, predict, time_work
 from thespis.runtime.costs import CostModel
 
 
@@ -38,7 +38,8 @@ def test_predicted_steps_follow_from_the_costs() -> None:
         found = predict("impala", actors, costs, [100 * actors, 1_500 * actors])
         assert found["steps_per_second"] == pytest.approx(100 * actors, rel=0.02)
         # A step of every actor takes 10 ms; the learner learns twice in the 200 ms of an unroll.
-        assert found["core_seconds_per_step"] == pytest.approx(0.01 + 0.001 * 2 / (20 * actors), rel=0.02)
+        learns = 0.001 * 2 / (20 * actors)
+        assert found["core_seconds"] == pytest.approx({"stepping": 0.01, "serving": learns}, rel=0.02)
 
 
 def test_the_cost_model_can_be_read_by_the_simulation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -57,11 +58,26 @@ def test_a_step_takes_of_a_core_what_it_took_in_a_run(monkeypatch: pytest.Monkey
         "work": {"env_step": {"base": 1e-4, "wait": 0.01}, "inference": {"base": 1e-4}, "learn": {"base": 0.0}},
         "edges": {"default": {"latency": 0.0}},
     }
-    calibrate("impala", costs, {"cores_busy": 0.8, "steps_per_second": 1600.0, "steps": [1_600, 3_200]})
-    assert costs["cores"] == 2 and costs["work"]["env_step"]["base"] == pytest.approx(4e-4, rel=0.05)
-    few, many = (predict("impala", actors, costs, [100 * actors, 500 * actors]) for actors in (CALIBRATED, 64))
+    run = {
+        "cores_busy": {"actor": 0.8, "queue": 0.016},
+        "calls_per_second": {"actor.queue.insert": 80.0, "actor.weights.pull": 80.0},
+        "steps_per_second": 1600.0,
+        "steps": [6_400, 12_800],
+    }
+    calibrate("impala", costs, run)
+    # Four messages per 20 steps: what they take where they are taken in, they also take where they are sent.
+    assert costs["edges"]["default"]["cpu"] == pytest.approx(0.016 / 1600 * 20 / 4, rel=0.05)
+    assert costs["work"]["env_step"]["base"] == pytest.approx(4e-4 - 1e-5, rel=0.05)
+    assert costs["cores"] == 2
+    few, many = (predict("impala", actors, costs, [100 * actors, 500 * actors]) for actors in (16, 64))
     assert few["steps_per_second"] == pytest.approx(1500, rel=0.05)
     assert many["steps_per_second"] == pytest.approx(2 / 5e-4, rel=0.08), "two cores, half a millisecond for each step"
+
+
+def test_a_message_has_two_ends() -> None:
+    calls = {"actor.replay.insert": 100.0, "learner.replay.sample": 10.0}
+    found = ends(calls, 1000.0)
+    assert found == pytest.approx((0.2, 0.2 + 0.04)), "asking and being answered; the learner's are served at both ends"
 
 
 @pytest.mark.timeout(120)
@@ -75,7 +91,8 @@ def test_the_lag_of_a_replay_is_looked_at_when_it_is_as_full() -> None:
 
 
 def test_the_page_says_how_far_off_the_prediction_is() -> None:
-    run = {"steps_per_second": 5000.0, "lag": 2.0, "cores_busy": 1.5, "mb_per_process": {"actor": 240.0}}
+    busy = {"actor": 1.3, "queue": 0.2}
+    run = {"steps_per_second": 5000.0, "lag": 2.0, "cores_busy": busy, "mb_per_process": {"actor": 240.0}}
     results = {
         "machine": "a machine",
         "local": {"impala": {"64": run}},

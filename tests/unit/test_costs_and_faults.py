@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,21 +68,87 @@ def test_roles_share_the_cores_there_are(cores: int | None, seconds: float) -> N
     """Four of them work 10 ms each."""
     ends: list[float] = []
 
-    async def role(shared: Cores) -> None:
-        await shared.work(0.01)
+    async def role(shared: Cores, process: str) -> None:
+        await shared.work(process, 0.01)
         ends.append(asyncio.get_running_loop().time())
 
     async def all_of_them() -> None:
         shared = Cores(cores)
-        await asyncio.gather(*(role(shared) for _ in range(4)))
+        await asyncio.gather(*(role(shared, f"actor-{number}") for number in range(4)))
 
-    loop = VirtualLoop(0.0, lambda now: None)
-    asyncio.set_event_loop(loop)
-    loop.run_until_complete(all_of_them())
-    loop.close()
+    in_virtual_time(all_of_them())
     assert max(ends) == pytest.approx(seconds)
     if cores == 1:
         assert min(ends) > 0.03, "they take turns"
+
+
+def in_virtual_time(playing: Coroutine[Any, Any, None]) -> None:
+    loop = VirtualLoop(0.0, lambda now: None)
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(playing)
+    loop.close()
+
+
+def test_roles_of_one_process_do_one_thing_at_a_time() -> None:
+    async def play() -> None:
+        cores = Cores(4)
+        await asyncio.gather(*(cores.work("hub", 0.01) for _ in range(3)), cores.work("actor-0", 0.01))
+        assert asyncio.get_running_loop().time() == pytest.approx(0.03)
+
+    in_virtual_time(play())
+
+
+def test_cores_are_shared_fairly() -> None:
+    """One who wants a core all the time has no more of it than each of those who want it again and again."""
+    had = dict.fromkeys(["learner", *(f"actor-{number}" for number in range(4))], 0.0)
+
+    async def work(cores: Cores, process: str, seconds: float) -> None:
+        while True:
+            await cores.work(process, seconds)
+            had[process] += seconds
+
+    async def play() -> None:
+        cores = Cores(1)
+        working = [work(cores, process, 0.05 if process == "learner" else 0.001) for process in had]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*working), 10.0)
+
+    in_virtual_time(play())
+    assert list(had.values()) == pytest.approx([2.0] * 5, rel=0.05)
+
+
+def test_who_waited_for_something_else_has_no_claim_to_a_core() -> None:
+    """Nor is it put off: after a second of rest it is as if it had just come."""
+    ends = {}
+
+    async def work(cores: Cores, process: str, rests: float) -> None:
+        await cores.work(process, 0.003)
+        await asyncio.sleep(rests)
+        began = asyncio.get_running_loop().time()
+        await cores.work(process, 0.3)
+        ends[process] = asyncio.get_running_loop().time() - began
+
+    async def play() -> None:
+        cores = Cores(1)
+        await asyncio.gather(work(cores, "rested", 1.0), *(cores.work(f"actor-{number}", 2.0) for number in range(2)))
+
+    in_virtual_time(play())
+    assert ends["rested"] == pytest.approx(0.9, rel=0.03), "a third of the core, as each of the others has"
+
+
+def test_a_killed_role_gives_its_core_back() -> None:
+    async def play() -> None:
+        cores = Cores(1)
+        killed = [asyncio.ensure_future(cores.work(f"actor-{number}", 1.0)) for number in range(3)]
+        await asyncio.sleep(0.0045)  # one has the core, the others wait for it
+        for role in killed:
+            role.cancel()
+        await asyncio.gather(*killed, return_exceptions=True)
+        before = asyncio.get_running_loop().time()
+        await cores.work("learner", 0.01)
+        assert asyncio.get_running_loop().time() == pytest.approx(before + 0.01)
+
+    in_virtual_time(play())
 
 
 @pytest.mark.parametrize(

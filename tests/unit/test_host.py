@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 from typing import Any
 
+from thespis.program import Program
+from thespis.runtime.context import Context, Identity
 from thespis.runtime.endpoint import Call
-from thespis.runtime.host import Host
+from thespis.runtime.host import Host, Start
 from thespis.runtime.process import Status, status_page
 
 
@@ -43,3 +46,25 @@ def test_a_new_life_is_asked_again_for_what_is_still_wanted() -> None:
         assert await wanted == "done" and took == [10 + 10 + 5]
 
     asyncio.run(play())
+
+
+def cannot_be_built(ctx: Context) -> None:
+    raise ValueError("no such file")
+
+
+def test_what_went_wrong_first_is_what_is_told() -> None:
+    async def play() -> list[Any]:
+        told: list[Any] = []
+        page = status_page("test")
+        host = Host(told.append, Status(page))
+        os.close(page)
+        program = Program("test")
+        program.add("server", cannot_be_built)
+        identity = Identity("server", 0, run_seed=0)
+        start = Start([], pickle.dumps(program.roles), [identity], {}, frozenset(), None, report_seconds=1.0)
+        host.start(start)
+        host.on_message(Noted(), (1, Call(("worker", 0, 1), 0, 0, ("server", 0), "pull", ())), 10)
+        assert host.over.done()
+        return [message for kind, message, *_ in told if kind == "error"]
+
+    assert asyncio.run(play()) == ["server 0: ValueError: no such file"]

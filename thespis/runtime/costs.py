@@ -6,8 +6,8 @@ work:
 edges:
   default: {latency: 1e-4, bandwidth: 1e9}   # seconds one way, bytes per second
   actor.queue.insert: {latency: [1e-3, 5e-3]}
-  actor.inference.act: {cpu: 3e-5}           # seconds of a core, at each end of a message
-cores: 2                                     # for all roles together; without it each has one of its own
+  actor.inference.act: {cpu: 3e-5}           # seconds of a core, at each end of a message between processes
+cores: 2                                     # for all processes together; without it each role has one of its own
 start: [0, 5]                                # seconds until a process is up; without it all are, at once
 """
 
@@ -52,7 +52,7 @@ _WORK = {
 
 @dataclass(frozen=True)
 class CostModel:
-    """Virtual durations. `cores`: what all roles share; without a number each role has one of its own.
+    """Virtual durations. `cores`: what all processes share; without a number each role has one of its own.
 
     `start`: until a process is up. A range also keeps actors from taking each step at the same moment as all others.
     """

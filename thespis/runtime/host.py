@@ -128,6 +128,8 @@ class Host:
 
     def fail(self, who: str, error: BaseException) -> None:
         """Say what went wrong, once, and leave: the supervisor decides what follows."""
+        if self.over.done():
+            return  # it follows from what went wrong first, such as a call to a role that could not be built
         self.flush()
         if isinstance(error, ThespisError):
             self._tell(("error", f"{error}", "", True))

@@ -183,7 +183,7 @@ class Simulation:
                 epoch=self._session.epoch(spec),
                 incarnation=(self._session.generation << 16) + self._restarts[home],
             )
-            ctx = SimulatedContext(identity, self._loop, self._costs, self._cores, self._rng, slow)
+            ctx = SimulatedContext(identity, self._loop, self._costs, self._cores, self._rng, home, spec.thread, slow)
             try:
                 role, endpoint = build(spec, ctx, self._deliver, restore)
             except Exception as error:
@@ -281,16 +281,18 @@ class Simulation:
 
     async def _attempt(self, call: Call, edge: str) -> tuple[Any, int]:
         there = message_bytes(call.args)
-        await self._handle(edge)
+        near, far = self._homes[call.caller[:2]], self._homes[call.service]
+        apart = near != far
+        cpu = self._costs.end_seconds(edge) * apart
+        await self._handle(near, cpu)
         await self._travel((call.caller[:2], edge), edge, there)
-        await self._handle(edge)
+        await self._handle(far, cpu)
         answer = await self._serve(call)
         await self._strike(edge)
         back = message_bytes(answer)
-        await self._handle(edge)
+        await self._handle(far, cpu)
         await asyncio.sleep(self._costs.edge_seconds(edge, back, self._rng))
-        await self._handle(edge)
-        apart = self._homes[call.service] != self._homes[call.caller[:2]]
+        await self._handle(near, cpu)
         return answer, (there + back) * apart
 
     async def _serve(self, call: Call) -> Any:
@@ -302,11 +304,10 @@ class Simulation:
             self._fail(life.spec, f"{life.spec}: {type(error).__name__}: {error}", traceback.format_exc())
             raise asyncio.CancelledError from None
 
-    async def _handle(self, edge: str) -> None:
-        """What a message takes at one of its ends."""
-        seconds = self._costs.end_seconds(edge)
+    async def _handle(self, process: str, seconds: float) -> None:
+        """What a message takes of a process at one of its ends."""
         if seconds:
-            await self._cores.work(seconds)
+            await self._cores.work(process, seconds)
 
     async def _travel(self, lane: tuple[Key, str], edge: str, nbytes: int) -> None:
         # Messages of one caller on one edge do not overtake each other, as on a socket.

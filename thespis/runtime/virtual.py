@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import selectors
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -63,21 +66,67 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class Cores:
-    """What roles work on: as many cores as there are roles, or a number that they share, first come first served."""
+    """What roles work on: a core for each of them, or a number that all threads share.
+
+    Shared fairly, as under Linux: of the threads that want a core, the one is next that has had least of one. With
+    many actors on a few cores a learner that has more to do than each of them is the one who waits.
+    """
 
     def __init__(self, number: int | None) -> None:
-        self._free = None if number is None else asyncio.Semaphore(number)
+        self._free = number
+        self._threads: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._had: defaultdict[str, float] = defaultdict(float)
+        self._fair = 0.0  # what a thread would have had that wanted a core all the time
+        self._wanting = 0
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
 
-    async def work(self, seconds: float) -> None:
+    async def work(self, thread: str, seconds: float) -> None:
+        """Let `thread`, which does one thing at a time, have a core for so long."""
         if self._free is None or not seconds:
             await asyncio.sleep(seconds)
             return
-        while True:
-            async with self._free:
-                await asyncio.sleep(min(seconds, _SLICE))
-            seconds -= _SLICE
-            if seconds <= 0:
+        async with self._threads[thread]:
+            # Nobody has a claim to what it did not want at the time.
+            self._had[thread] = max(self._had[thread], self._fair)
+            self._wanting += 1
+            try:
+                while seconds > 0:
+                    await self._slice(thread, min(seconds, _SLICE))
+                    seconds -= _SLICE
+            finally:
+                self._wanting -= 1
+
+    async def _slice(self, thread: str, seconds: float) -> None:
+        await self._take(self._had[thread])
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._had[thread] += seconds
+            self._fair += seconds / self._wanting
+            self._give()
+
+    async def _take(self, had: float) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (had, next(self._numbers), turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._give()  # the core was given to it already
+            raise
+
+    def _give(self) -> None:
+        assert self._free is not None
+        while self._waiting:
+            *_, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
                 return
+        self._free += 1
 
 
 class SimulatedContext(Context):
@@ -90,10 +139,13 @@ class SimulatedContext(Context):
         costs: CostModel,
         cores: Cores,
         rng: np.random.Generator,
-        slowdown: float,
+        process: str,
+        thread: bool = False,
+        slowdown: float = 1.0,
     ) -> None:
-        """`rng`: what costs are drawn with that lie in a range."""
+        """`rng`: what costs are drawn with that lie in a range. `thread`: what is done aside is done in a thread."""
         self._loop, self._costs, self._cores, self._rng, self._slowdown = loop, costs, cores, rng, slowdown
+        self._thread, self._beside = process, f"{process}, {identity}" if thread else process
         self._job: Job[Any] | None = None
         self._interrupted = False
         super().__init__(identity)
@@ -104,8 +156,17 @@ class SimulatedContext(Context):
     @asynccontextmanager
     async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
         yield
+        await self._pass(self._thread, kind, items)
+
+    async def aside(self, kind: str, items: int, function: Callable[..., T], *args: Any) -> T:
+        result = function(*args)
+        await self._pass(self._beside, kind, items)
+        return result
+
+    async def _pass(self, thread: str, kind: str, items: int) -> None:
+        """Let the time pass that this takes."""
         seconds = self._costs.work_seconds(kind, items, self._rng) * self._slowdown
-        await self._cores.work(seconds)
+        await self._cores.work(thread, seconds)
         waits = self._costs.wait_seconds(kind, self._rng) * self._slowdown
         if waits:
             await asyncio.sleep(waits)
