@@ -2,8 +2,8 @@
 
 With one environment per actor the ideal is actors / 10 ms. Each setting runs on local processes, and in the simulation
 with a cost model made of measured costs: work as it takes the same roles in one process, messages as they take a run
-of one worker, and what else a step takes of a core as it does in a run of 64 actors. The table goes into docs/scale.md;
-what is measured is kept, and not measured again.
+of one worker, and what else a step takes of a core as it does in a run of 128 actors. The table goes into
+docs/scale.md; what is measured is kept, and not measured again.
 
 python -m benchmarks.scale                           everything
 python -m benchmarks.scale impala --actors 1 64      a part of it; --again to measure it anew
@@ -40,8 +40,8 @@ from thespis.runtime.virtual import SimulatedContext
 
 STEP_SECONDS = 0.01
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
-CALIBRATED = 64
-"""Actors of the run that says what a step takes of a core: there are enough of them to keep all cores busy."""
+CALIBRATED = 128
+"""Actors of the run that says what a step takes of a core: more of them than a few cores can serve."""
 SETTLE_SECONDS, RISING = 4.0, 1.05
 """A run has settled when it makes no more than so many times the steps in so many seconds as in those before."""
 OUT_OF_STEP = {"seed": 30.0}
@@ -50,6 +50,8 @@ START_SECONDS = 1.0
 """Virtual seconds in which simulated processes come up: a few unrolls, so that actors complete theirs at any time."""
 STEPPING = ("actor", "worker")
 """Roles that step environments."""
+CACHE_BYTES = 32 << 20
+"""As much as the caches of a core hold, and about what it shares with others."""
 REPORT_SECONDS = 0.25
 """Virtual seconds between two looks at a simulated run."""
 PAGE = ROOT / "docs" / "scale.md"
@@ -210,10 +212,15 @@ Times = dict[str, list[tuple[int, float]]]
 
 
 def time_work(name: str, actors: int, settings: dict[str, Any], times: Times) -> None:
-    """Run roles of a few actors in one process, one at a time, and add how long each stretch of work really took."""
+    """Run roles of a few actors in one process, one at a time, and add how long each stretch of work really took.
+
+    Each finds the caches full of something else, as in a process that comes back when others have used its core.
+    """
+    others = np.ones(CACHE_BYTES, np.uint8)
 
     @asynccontextmanager
     async def work(self: SimulatedContext, kind: str, items: int = 1) -> AsyncIterator[None]:
+        others[::64].sum()
         started = time.perf_counter()
         yield
         seconds = time.perf_counter() - started

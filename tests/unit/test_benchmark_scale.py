@@ -13,6 +13,12 @@ from benchmarks.scale import SETTINGS, Times, calibrate, cost_model, ends, fit, 
 from thespis.runtime.costs import CostModel
 
 
+@pytest.fixture(autouse=True)
+def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How cold they are makes no difference to what is tested here, and takes its time."""
+    monkeypatch.setattr("benchmarks.scale.CACHE_BYTES", 1 << 16)
+
+
 def test_a_line_through_the_medians() -> None:
     found = [(items, 0.5 + 0.01 * items) for items in (10, 10, 10, 50, 50, 50)]
     assert fit(found) == pytest.approx({"base": 0.5, "per_item": 0.01})
