@@ -113,14 +113,13 @@ class Moment:
     cpu: dict[str, float]
     """By the first role of a process."""
     calls: dict[str, int]
-    """Between processes, by edge."""
     waited: dict[str, float]
-    """By edge, for those calls."""
+    """By edge, as the calls."""
 
     @classmethod
     def of(cls, session: Session) -> Moment:
         monitor = session.monitor
-        edges = {edge: traffic for edge, traffic in monitor.edges.items() if traffic.bytes}
+        edges = monitor.edges
         return cls(
             seconds=time.monotonic(),
             steps=monitor.env_steps,

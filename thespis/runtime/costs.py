@@ -6,7 +6,7 @@ work:
 edges:
   default: {latency: 1e-4, bandwidth: 1e9}   # seconds one way, bytes per second
   actor.queue.insert: {latency: [1e-3, 5e-3]}
-  actor.inference.act: {cpu: 3e-5}           # seconds of a core, at each end of a message between processes
+  actor.inference.act: {cpu: 3e-5}           # seconds of a core, at each end of a message
 cores: 2                                     # for all processes together; without it each role has one of its own
 start: [0, 5]                                # seconds until a process is up; without it all are, at once
 """

@@ -282,8 +282,7 @@ class Simulation:
     async def _attempt(self, call: Call, edge: str) -> tuple[Any, int]:
         there = message_bytes(call.args)
         near, far = self._homes[call.caller[:2]], self._homes[call.service]
-        apart = near != far
-        cpu = self._costs.end_seconds(edge) * apart
+        cpu = self._costs.end_seconds(edge)  # within a process too, which must have a core to turn to anything
         await self._handle(near, cpu)
         await self._travel((call.caller[:2], edge), edge, there)
         await self._handle(far, cpu)
@@ -293,7 +292,7 @@ class Simulation:
         await self._handle(far, cpu)
         await asyncio.sleep(self._costs.edge_seconds(edge, back, self._rng))
         await self._handle(near, cpu)
-        return answer, (there + back) * apart
+        return answer, (there + back) * (near != far)
 
     async def _serve(self, call: Call) -> Any:
         """The service's answer; its error is its own, not its caller's."""
