@@ -13,90 +13,25 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import tempfile
 import threading
 import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from itertools import pairwise
-from pathlib import Path
-from statistics import median
+from collections.abc import Mapping
 from typing import Any
-from unittest.mock import patch
-
-import numpy as np
-import yaml
 
 from benchmarks.pages import ROOT, keep, load, machine, replace_part, table
-from thespis.config import Experiment
-from thespis.envs.toys import Sleep
-from thespis.launch import defaults, launch
-from thespis.runtime.costs import CostModel, WorkCost, mean
+from benchmarks.prediction import CALIBRATED, calibrate, cost_model, predict
+from benchmarks.waiting import SETTINGS, STEP_SECONDS, configure, waiting
+from thespis.launch import launch
 from thespis.runtime.session import Session
-from thespis.runtime.virtual import SimulatedContext
 
-STEP_SECONDS = 0.01
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
-CALIBRATED = 128
-"""Actors of the run that says what a step takes of a core: more of them than a few cores can serve."""
 SETTLE_SECONDS, RISING = 4.0, 1.05
 """A run has settled when it makes no more than so many times the steps in so many seconds as in those before."""
 OUT_OF_STEP = {"seed": 30.0}
 """Seconds more for SEED: its actors all begin when the server is up, and lag rises until they are out of step."""
-START_SECONDS = 1.0
-"""Virtual seconds in which simulated processes come up: a few unrolls, so that actors complete theirs at any time."""
-STEPPING = ("actor", "worker")
-"""Roles that step environments."""
-CACHE_BYTES = 32 << 20
-"""As much as the caches of a core hold, and about what it shares with others."""
-REPORT_SECONDS = 0.25
-"""Virtual seconds between two looks at a simulated run."""
 PAGE = ROOT / "docs" / "scale.md"
-SELDOM: dict[str, Any] = {  # nothing but training, and patience with 128 processes that start on a few cores
-    "envs_per_actor": 1,
-    "eval_episodes": 0,
-    "total_steps": 100_000_000,
-    "checkpoint_every": 1e6,
-    "stall_timeout": 900.0,
-}
-
-
-def waiting() -> Sleep:
-    return Sleep(STEP_SECONDS)
-
-
-def instant() -> Sleep:
-    """The same for the simulation, where time passes by itself."""
-    return Sleep(0.0)
-
-
-def impala(actors: int) -> dict[str, Any]:
-    """About two updates in the time of an unroll, of at most the paper's 32 unrolls."""
-    batch = min(32, max(1, actors // 2))
-    return {"unroll_length": 20, "batch_unrolls": batch, "queue_capacity": 2 * batch}
-
-
-def apex(actors: int) -> dict[str, Any]:
-    """The paper's samples per insert: with more, on so small a network, the learner would be what is measured."""
-    replay = {"samples_per_insert": 1.3, "warm_up": 200}
-    return {"unroll_length": 20, "batch": 128, "batches_per_draw": 1, "replay": replay}
-
-
-def a3c(actors: int) -> dict[str, Any]:
-    return {"unroll_length": 20}
-
-
-SETTINGS: dict[str, Callable[[int], dict[str, Any]]] = {"impala": impala, "apex": apex, "a3c": a3c, "seed": impala}
-
-
-def configure(name: str, actors: int, env: Callable[..., Any], directory: str, **more: Any) -> Experiment:
-    run_dir = Path(directory) / "run"
-    return defaults(
-        name, None, {**SELDOM, **SETTINGS[name](actors), "actors": actors, "env": env, "run_dir": run_dir, **more}
-    )
 
 
 # -- measured ---------------------------------------------------------------------------------------------------------
@@ -119,15 +54,14 @@ class Moment:
     @classmethod
     def of(cls, session: Session) -> Moment:
         monitor = session.monitor
-        edges = monitor.edges
         return cls(
             seconds=time.monotonic(),
             steps=monitor.env_steps,
             lag=monitor.lag.total,
             learned=monitor.lag.count,
             cpu=dict(monitor.cpu_seconds),
-            calls={edge: traffic.calls for edge, traffic in edges.items()},
-            waited={edge: traffic.waited for edge, traffic in edges.items()},
+            calls={edge: traffic.calls for edge, traffic in monitor.edges.items()},
+            waited={edge: traffic.waited for edge, traffic in monitor.edges.items()},
         )
 
 
@@ -204,139 +138,11 @@ def _since(first: Mapping[str, float], last: Mapping[str, float]) -> dict[str, f
     return {name: number for name, number in grown.items() if number}
 
 
-# -- predicted --------------------------------------------------------------------------------------------------------
-
-Times = dict[str, list[tuple[int, float]]]
-"""By kind of work: how many items, and how many seconds it took."""
-
-
-def time_work(name: str, actors: int, settings: dict[str, Any], times: Times) -> None:
-    """Run roles of a few actors in one process, one at a time, and add how long each stretch of work really took.
-
-    Each finds the caches full of something else, as in a process that comes back when others have used its core.
-    """
-    others = np.ones(CACHE_BYTES, np.uint8)
-
-    @asynccontextmanager
-    async def work(self: SimulatedContext, kind: str, items: int = 1) -> AsyncIterator[None]:
-        others[::64].sum()
-        started = time.perf_counter()
-        yield
-        seconds = time.perf_counter() - started
-        times[kind].append((items, seconds))
-        await self.sleep(seconds)
-
-    async def aside(self: SimulatedContext, kind: str, items: int, function: Callable[..., Any], *args: Any) -> Any:
-        async with self.work(kind, items):
-            return function(*args)
-
-    timed = patch.multiple(SimulatedContext, work=work, aside=aside)
-    with tempfile.TemporaryDirectory() as directory, timed:
-        more = {**settings, "on": "simulation", "total_steps": 4_000}
-        launch(name, configure(name, actors, instant, directory, **more), quiet=True)
-
-
-def fit(found: list[tuple[int, float]]) -> dict[str, float]:
-    """Seconds per call and per item: a line through the medians of each number of items."""
-    by_items: dict[int, list[float]] = defaultdict(list)
-    for items, seconds in found:
-        by_items[items].append(seconds)
-    if len(by_items) == 1:
-        return {"base": median(seconds for _, seconds in found)}
-    calls = [len(seconds) for seconds in by_items.values()]
-    slope, base = np.polyfit(list(by_items), [median(seconds) for seconds in by_items.values()], 1, w=np.sqrt(calls))
-    return {"base": max(0.0, float(base)), "per_item": max(0.0, float(slope))}
-
-
-def sleep_seconds() -> list[float]:
-    """How long a wait of `STEP_SECONDS` really is: a range that nine of ten waits are in."""
-    took = []
-    for _ in range(100):
-        started = time.perf_counter()
-        time.sleep(STEP_SECONDS)
-        took.append(time.perf_counter() - started)
-    return np.quantile(took, [0.05, 0.95]).tolist()
-
-
-def cost_model(name: str, latency: float) -> dict[str, Any]:
-    """Costs of work from batches as small and as large as they get, of messages from what one way of them takes."""
-    times: Times = defaultdict(list)
-    for actors, scale in ((2, 1), (16, 64)):
-        time_work(name, actors, SETTINGS[name](scale), times)
-    work = {kind: fit(found) for kind, found in times.items()}
-    work["env_step"]["wait"] = sleep_seconds()
-    return {"work": work, "edges": {"default": {"latency": latency}}, "start": [0.0, START_SECONDS]}
-
-
-def calibrate(name: str, costs: dict[str, Any], run: dict[str, Any]) -> None:
-    """Let a step take as much of a core as it took in `run`, and all roles share the cores of this machine.
-
-    More than the work in it: messages, and caches that are cold whenever a process comes back from its wait. Processes
-    that step nothing tell what a message takes at one end.
-    """
-    known = predict(name, CALIBRATED, costs, run["steps"])["core_seconds"]
-    taken = split(run["cores_busy"], run["steps_per_second"])
-    stepping, serving = ends(run["calls_per_second"], run["steps_per_second"])
-    cpu = max(0.0, taken["serving"] - known["serving"]) / serving
-    costs["work"]["env_step"]["base"] += max(0.0, taken["stepping"] - known["stepping"] - cpu * stepping)
-    edge = costs["edges"]["default"]
-    # The latency is half of what a call takes, in which a message is sent and taken in at both ends.
-    edge["cpu"], edge["latency"] = cpu, max(0.0, edge["latency"] - 2 * cpu)
-    costs["cores"] = os.cpu_count()
-
-
-def split(busy: dict[str, float], steps: float) -> dict[str, float]:
-    """Core seconds per step of the roles that step environments, and of all others."""
-    stepping = sum(seconds for role, seconds in busy.items() if role in STEPPING)
-    return {"stepping": stepping / steps, "serving": (sum(busy.values()) - stepping) / steps}
-
-
-def ends(calls: dict[str, float], steps: float) -> tuple[float, float]:
-    """Per step, how often a message leaves or reaches a process that steps environments, and any other."""
-    made = sum(number for edge, number in calls.items() if edge.split(".")[0] in STEPPING)
-    return 2 * made / steps, 2 * (2 * sum(calls.values()) - made) / steps
-
-
-def predict(name: str, actors: int, costs: dict[str, Any], steps: Sequence[int]) -> dict[str, Any]:
-    """The same setting in the simulation, from one number of steps to another.
-
-    The same as in the real run, because a replay that fills up holds older and older steps: lag is then how long the
-    run has been going.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        model = Path(directory) / "costs.yaml"
-        model.write_text(yaml.safe_dump(costs))
-        more = {"on": "simulation", "cost_model": model, "total_steps": steps[1], "report_every": REPORT_SECONDS}
-        trained = launch(name, configure(name, actors, instant, directory, **more), quiet=True)
-        if trained.summary["exit_reason"] == "interrupted":
-            raise SystemExit(f"{name} with {actors} actors was not predicted: interrupted")
-        lines, roles = (trained.path / "metrics.jsonl").read_text().splitlines(), trained.summary["roles"]
-        env_step = CostModel.load(model).work["env_step"]
-    rows = [row for row in map(json.loads, lines) if row["step"] >= steps[0] and "lag/mean" in row]
-    learned = [(after["lag/mean"], after["step"] - before["step"]) for before, after in pairwise(rows)]
-    return {
-        "steps_per_second": (rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["time"] - rows[0]["time"]),
-        "lag": sum(lag * steps for lag, steps in learned) / sum(steps for _, steps in learned),
-        "core_seconds": core_seconds(roles, env_step),
-    }
-
-
-def core_seconds(roles: dict[str, Any], env_step: WorkCost) -> dict[str, float]:
-    """What roles need of a core for a step, from the shares of their time that they work."""
-    busy = {name: sum(role.get("busy", {}).values()) * role["count"] for name, role in roles.items()}
-    stepped = sum(role.get("busy", {}).get("env_step", 0.0) * role["count"] for role in roles.values())
-    waits = mean(env_step.wait)
-    # Not from the steps counted: those of an unroll are counted together, and a hundredth of a wait is a lot of work.
-    steps = stepped / (mean(env_step.base) + mean(env_step.per_item) + waits)
-    needed = split(busy, steps)
-    return {**needed, "stepping": needed["stepping"] - waits}
-
-
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
 def page(results: dict[str, Any]) -> str:
-    parts = [f"Measured on {results['machine']}; the settings are in `benchmarks/scale.py`."]
+    parts = [f"Measured on {results['machine']}; the settings are in `benchmarks/waiting.py`."]
     head = [
         "actors",
         "ideal",
@@ -399,20 +205,22 @@ def main() -> None:
     results = load("scale")
     results["machine"] = machine()
     for name in names:
-        _measure_all(name, args, results)
+        for actors in args.actors:
+            _measured(name, actors, args, results, args.again)
         _predict_all(name, args, results)
     if not args.no_page:
         replace_part(PAGE, "measured", page(results))
     print(page(results))
 
 
-def _measure_all(name: str, args: argparse.Namespace, results: dict[str, Any]) -> None:
-    runs = results.setdefault("local", {}).setdefault(name, {})
-    for actors in args.actors:
-        if args.again or "call_seconds" not in runs.get(str(actors), {}):
-            runs[str(actors)] = run = measure(name, actors, args.seconds)
-            keep("scale", results)
-            print(f"{name} local {actors:4} actors {run['steps_per_second']:10,.0f} steps/s", flush=True)
+def _measured(name: str, actors: int, args: argparse.Namespace, results: dict[str, Any], again: bool) -> dict[str, Any]:
+    """One run, as it is kept or measured now."""
+    runs: dict[str, Any] = results.setdefault("local", {}).setdefault(name, {})
+    if again or "call_seconds" not in runs.get(str(actors), {}):
+        runs[str(actors)] = run = measure(name, actors, args.seconds)
+        keep("scale", results)
+        print(f"{name} local {actors:4} actors {run['steps_per_second']:10,.0f} steps/s", flush=True)
+    return dict(runs[str(actors)])
 
 
 def _predict_all(name: str, args: argparse.Namespace, results: dict[str, Any]) -> None:
@@ -422,13 +230,11 @@ def _predict_all(name: str, args: argparse.Namespace, results: dict[str, Any]) -
         return
     if "latency" not in results:
         # Half of the round trip of a call that is waited for, on a machine with nothing else to do.
-        results["latency"] = measure("a3c", 1, args.seconds)["call_seconds"]["worker.server.push"] / 2
+        results["latency"] = _measured("a3c", 1, args, results, False)["call_seconds"]["worker.server.push"] / 2
     costs = results.setdefault("costs", {})[name] = cost_model(name, results["latency"])
-    runs = results["local"][name]
-    if str(CALIBRATED) in runs:
-        calibrate(name, costs, runs[str(CALIBRATED)])
+    calibrate(name, costs, _measured(name, CALIBRATED, args, results, False))
     for actors in missing:
-        guesses[str(actors)] = guess = predict(name, actors, costs, runs[str(actors)]["steps"])
+        guesses[str(actors)] = guess = predict(name, actors, costs, results["local"][name][str(actors)]["steps"])
         keep("scale", results)
         print(f"{name} simulation {actors:4} actors {guess['steps_per_second']:10,.0f} steps/s", flush=True)
 

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks.scale import SETTINGS, Times, calibrate, cost_model, ends, fit, page, predict, time_work
+from benchmarks.prediction import Times, calibrate, cost_model, ends, fit, predict, time_work
+from benchmarks.scale import page
+from benchmarks.waiting import SETTINGS
 from thespis.runtime.costs import CostModel
 
 
 @pytest.fixture(autouse=True)
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """How cold they are makes no difference to what is tested here, and takes its time."""
-    monkeypatch.setattr("benchmarks.scale.CACHE_BYTES", 1 << 16)
+    monkeypatch.setattr("benchmarks.prediction.CACHE_BYTES", 1 << 16)
 
 
 def test_a_line_through_the_medians() -> None:
@@ -49,7 +51,7 @@ def test_predicted_steps_follow_from_the_costs() -> None:
 
 
 def test_the_cost_model_can_be_read_by_the_simulation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("benchmarks.scale.sleep_seconds", lambda: [0.01, 0.011])
+    monkeypatch.setattr("benchmarks.prediction.sleep_seconds", lambda: [0.01, 0.011])
     path = tmp_path / "costs.yaml"
     path.write_text(yaml.safe_dump(cost_model("impala", latency=1e-4)))
     model, rng = CostModel.load(path), np.random.default_rng(0)

@@ -14,9 +14,10 @@ import pytest
 from thespis.errors import ThespisError
 from thespis.launch import architecture, defaults
 from thespis.program import Program
-from thespis.runtime.costs import CostModel, message_bytes
+from thespis.runtime.context import Identity
+from thespis.runtime.costs import CostModel, WorkCost, message_bytes
 from thespis.runtime.faults import Fault, parse_faults
-from thespis.runtime.virtual import Cores, VirtualLoop
+from thespis.runtime.virtual import Cores, SimulatedContext, VirtualLoop
 from thespis.types import Version, Versioned
 
 RNG = np.random.default_rng(0)
@@ -94,6 +95,28 @@ def test_roles_of_one_process_do_one_thing_at_a_time() -> None:
         cores = Cores(4)
         await asyncio.gather(*(cores.work("hub", 0.01) for _ in range(3)), cores.work("actor-0", 0.01))
         assert asyncio.get_running_loop().time() == pytest.approx(0.03)
+
+    in_virtual_time(play())
+
+
+@pytest.mark.parametrize(("thread", "seconds"), [(True, 0.01), (False, 0.02)])
+def test_a_role_with_a_thread_works_beside_its_process(thread: bool, seconds: float) -> None:
+    """One role learns while another of its process infers, 10 ms each."""
+    costs = CostModel(work={"learn": WorkCost(0.01), "inference": WorkCost(0.01)}, cores=4)
+
+    async def infer(ctx: SimulatedContext) -> None:
+        async with ctx.work("inference"):
+            pass
+
+    async def play() -> None:
+        loop, cores = asyncio.get_running_loop(), Cores(4)
+        assert isinstance(loop, VirtualLoop)
+        learner, inference = (
+            SimulatedContext(Identity(role, 0, run_seed=0), loop, costs, cores, RNG, "hub", threaded)
+            for role, threaded in (("learner", thread), ("inference", False))
+        )
+        await asyncio.gather(learner.aside("learn", 1, list), infer(inference))
+        assert loop.time() == pytest.approx(seconds)
 
     in_virtual_time(play())
 

@@ -59,7 +59,7 @@ class LocalContext(Context):
         """
         self._patience = _BLOCK_SECONDS
         if not serves:
-            self.yield_seconds = min(max(_YIELD_SECONDS, report_seconds), _MOST_YIELD_SECONDS)
+            self.yield_seconds = min(report_seconds, _MOST_YIELD_SECONDS)
 
     def now(self) -> float:
         return time.monotonic()
