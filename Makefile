@@ -11,6 +11,10 @@ BIN := .venv/bin
 train: .venv/ready
 	$(BIN)/thespis train $(ARCH) --env $(ENV) $(ARGS)
 
+# Each test worker has a core: matrix products must not spread over those of the others, nor threads spin on them.
+test test-slow: export OPENBLAS_NUM_THREADS = 1
+test test-slow: export OMP_WAIT_POLICY = PASSIVE
+
 test: .venv/ready-dev lint type
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow"
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from thespis.config import Experiment, NetworkConfig
+from thespis.algorithms.vtrace import VTrace
+from thespis.config import Experiment
 from thespis.program import Program
 from thespis.runtime.context import Context
 from thespis.types import Inputs, Stream, Version, Versioned
@@ -83,10 +84,8 @@ def spaces() -> Any:
 
 
 def stepper(rng: np.random.Generator) -> Any:
-    from thespis.architectures.parts import network
-    from thespis.networks.acting import Stepper
-
-    return Stepper(network(NetworkConfig(), spaces(), seed=0), rng)
+    algorithm = VTrace()
+    return algorithm.build_stepper(algorithm.build_network(spaces(), seed=0), rng)
 
 
 def layout(rows: tuple[int, ...]) -> Any:

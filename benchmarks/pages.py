@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from thespis.cores import available_cores
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 """What was measured, as JSON; an interrupted benchmark goes on from there."""
@@ -22,7 +24,7 @@ def machine() -> str:
             model = line.partition(":")[2].strip()
             break
     gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     return f"{cores} cores ({model}), {gigabytes:.0f} GB, Linux, Python {platform.python_version()}"
 
 

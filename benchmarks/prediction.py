@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections import defaultdict
@@ -19,6 +18,7 @@ import numpy as np
 import yaml
 
 from benchmarks.waiting import SETTINGS, STEP_SECONDS, configure, instant
+from thespis.cores import available_cores
 from thespis.launch import launch
 from thespis.runtime.costs import CostModel, WorkCost, mean
 from thespis.runtime.virtual import SimulatedContext
@@ -110,7 +110,7 @@ def calibrate(name: str, costs: dict[str, Any], run: dict[str, Any]) -> None:
     edge = costs["edges"]["default"]
     # The latency is half of what a call takes, in which a message is sent and taken in at both ends.
     edge["cpu"], edge["latency"] = cpu, max(0.0, edge["latency"] - 2 * cpu)
-    costs["cores"] = os.cpu_count()
+    costs["cores"] = available_cores()
 
 
 def split(busy: dict[str, float], steps: float) -> dict[str, float]:

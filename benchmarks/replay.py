@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from thespis.config import Experiment
+from thespis.cores import available_cores
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.n_step import NStep
 from thespis.experience.samplers import Prioritised
@@ -284,7 +285,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=400, help="across processes")
     parser.add_argument("--only", choices=["process", "memory", "across"], help="one part of it")
     args = parser.parse_args()
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{available_cores()} cores, load {os.getloadavg()[0]:.1f}")
     if args.only in (None, "memory"):
         memory("CartPole", CARTPOLE, args.items, 200)
         memory("Atari", ATARI, args.frames, 1000)

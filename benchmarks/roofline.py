@@ -37,13 +37,10 @@ import gymnasium
 import numpy as np
 import torch
 
-from thespis.algorithms.actor_critic import VTraceUpdate
-from thespis.algorithms.optimizers import build_optimizer, clip_gradients
-from thespis.architectures.parts import network
+from thespis.algorithms.updates.optimizers import build_optimizer, clip_gradients
 from thespis.envs.make import describe, make
 from thespis.experience.writers import UnrollWriter, concatenate
 from thespis.launch import defaults
-from thespis.networks.acting import Stepper
 from thespis.roles.actor import first_inputs, next_inputs
 from thespis.runtime.process import ENVIRONMENT
 from thespis.runtime.warden import marked
@@ -80,16 +77,16 @@ class Parts:
         self.cfg = cfg
         spaces = describe(cfg.env)
         self.envs = make(cfg.env, cfg.envs_per_actor)
-        net = network(cfg.network, spaces, seed=0)
-        self.stepper = Stepper(network(cfg.network, spaces, seed=0), np.random.default_rng(0))
-        self.update = VTraceUpdate(net, cfg)
-        self.optimizer = build_optimizer(cfg.optimizer, self.update.parameters)
+        algorithm, rng = cfg.algorithm, np.random.default_rng(0)
+        self.stepper = algorithm.build_stepper(algorithm.build_network(spaces, seed=0), rng)
+        self.update = algorithm.build_update(algorithm.build_network(spaces, seed=0), rng)
+        self.optimizer = build_optimizer(algorithm.optimizer, self.update.parameters)
         self.inputs = first_inputs(self.envs.reset(0), self.envs)
         self.state = self.stepper.initial_state(cfg.envs_per_actor)
         self.batch = concatenate([self._unroll() for _ in range(cfg.batch_unrolls)])
 
     def _unroll(self) -> Unroll:
-        writer = UnrollWriter(self.cfg.unroll_length, self.inputs, self.state)
+        writer = UnrollWriter(self.cfg.algorithm.items.unroll_length, self.inputs, self.state)
         while True:
             acted = self.stepper.act(self.inputs, self.state)
             step = self.envs.step(acted.actions)
@@ -114,8 +111,8 @@ class Parts:
 
     def _learn(self) -> None:
         gradients, _ = self.update.gradients(self.batch)
-        clip_gradients(gradients, self.cfg.optimizer.clip)
-        self.optimizer.step(gradients, self.cfg.optimizer.learning_rate)
+        clip_gradients(gradients, self.cfg.algorithm.optimizer.clip)
+        self.optimizer.step(gradients, self.cfg.algorithm.optimizer.learning_rate)
 
 
 def raw_vector(env: str, number: int) -> Any:
@@ -263,7 +260,8 @@ def main() -> None:
     changes = {name: int(value) for name, value in (setting.split("=") for setting in args.settings)}
     cfg: Any = defaults("impala", args.env, changes)
     cores = os.sched_getaffinity(0)
-    print(f"{args.env}: {cfg.actors} actors x {cfg.envs_per_actor} environments, unrolls of {cfg.unroll_length}")
+    length = cfg.algorithm.items.unroll_length
+    print(f"{args.env}: {cfg.actors} actors x {cfg.envs_per_actor} environments, unrolls of {length}")
     over = f"limit/s on {len(cores)} cores"
     print(f"  us per step{'':8}environment  inference   learning  {over}      run/s  ratio   lag")
     parts = Parts(cfg)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import tempfile
 import threading
 import time
@@ -23,6 +22,7 @@ from typing import Any
 from benchmarks.pages import ROOT, keep, load, machine, replace_part, table
 from benchmarks.prediction import CALIBRATED, calibrate, cost_model, predict
 from benchmarks.waiting import SETTINGS, STEP_SECONDS, configure, waiting
+from thespis.cores import available_cores
 from thespis.launch import launch
 from thespis.runtime.session import Session
 
@@ -181,7 +181,7 @@ def _row(actors: int, run: dict[str, Any], guess: dict[str, float] | None) -> li
         *predicted,
         f"{run['lag']:.1f}",
         lag,
-        f"{sum(run['cores_busy'].values()):.1f} of {os.cpu_count()}",
+        f"{sum(run['cores_busy'].values()):.1f} of {available_cores()}",
         f"{size:.0f}" if size else "–",
     ]
 

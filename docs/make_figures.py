@@ -213,8 +213,9 @@ def panel() -> None:
     """The live panel as it stands in the middle of a real run."""
     views: list[Any] = []
     screen.Screen.refresh = lambda self, view: views.append(view)
-    run(env="CartPole-v1", total_steps=2_000_000, report_every=0.25)
-    svg = render_svg(views[int(len(views) * 0.6)])
+    run(env="CartPole-v1", total_steps=2_000_000, report_every=0.25, eval_every=2.0)
+    evaluated = [view for view in views if view.evaluation is not None]
+    svg = render_svg(evaluated[len(evaluated) // 2])
     (IMAGES / "panel.svg").write_text(svg)
     print(f"wrote {IMAGES / 'panel.svg'}")
 

@@ -1,29 +1,34 @@
-"""Train a network of your own: a torch module with `forward`, `initial_state` and `distribution`."""
+"""Train a network of your own: a torch module with `forward`, `initial_state` and `distribution`.
+
+Run it with `thespis train impala --env CartPole-v1 --network.factory examples/custom_network.py::Residual`. The third
+argument holds the settings of the network, so `--network.hidden 128 128` changes this network, too.
+"""
 
 import torch
 from torch import nn
 
-from thespis import train
-from thespis.networks.heads import build_distribution
-from thespis.networks.policies import Output
+from thespis import NetworkConfig, Output, TensorInputs, build_distribution, train
 
 
 class Residual(nn.Module):
-    def __init__(self, observation_space, action_space):
+    def __init__(self, observation_space, action_space, cfg: NetworkConfig):
         super().__init__()
         self.distribution = build_distribution(action_space)
-        self.inlet = nn.Linear(observation_space.shape[0], 64)
-        self.block = nn.Sequential(nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
-        self.policy, self.value = nn.Linear(64, self.distribution.size), nn.Linear(64, 1)
+        width = cfg.hidden[0]
+        self.inlet = nn.Linear(observation_space.shape[0], width)
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in cfg.hidden)
+        self.policy, self.value = nn.Linear(width, self.distribution.size), nn.Linear(width, 1)
 
-    def initial_state(self, batch):
+    def initial_state(self, batch: int) -> tuple[()]:
         return ()  # no memory
 
-    def forward(self, inputs, state):  # inputs.obs: [T, B, ...]
+    def forward(self, inputs: TensorInputs, state: tuple[()]) -> Output:  # inputs.obs: [T, B, ...]
         x = self.inlet(inputs.obs)
-        x = torch.tanh(x + self.block(x))
+        for block in self.blocks:
+            x = x + block(torch.tanh(x))
+        x = torch.tanh(x)
         return Output(self.policy(x), self.value(x).squeeze(-1), ())
 
 
 if __name__ == "__main__":
-    train("impala", env="CartPole-v1", stop_at_return=475, network={"factory": Residual})
+    train("impala", env="CartPole-v1", stop_at_return=475, network={"factory": Residual, "hidden": (64, 64)})

@@ -2,48 +2,59 @@
 
     actor xN --unroll--> queue --N unrolls--> learner --weights--> store --pull--> actor xN
 
-Run it with `thespis train examples/lockstep.py --env CartPole-v1`, on any runtime.
+Run it with `thespis train examples/lockstep.py --env CartPole-v1`, on any runtime, and with any algorithm that learns
+from unrolls: `--algorithm a2c`, or one of your own (custom_algorithm.py).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from thespis import roles
-from thespis.config import Experiment, NetworkConfig, OptimizerConfig
-from thespis.program import Program
+from thespis import (
+    Algorithm,
+    Batches,
+    Context,
+    Count,
+    Experiment,
+    OptimizerConfig,
+    Program,
+    Unrolls,
+    VTrace,
+    central_learner,
+    chosen,
+    edges,
+    environments,
+    learner_network,
+    local_policy,
+    roles,
+)
 
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    unroll_length: int = 16
-    """Steps per unroll."""
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=5e-3, clip=0.5))
+    """Lock-step. Its fields are flags, and so are the settings of the algorithm."""
+
+    algorithm: Algorithm[Unrolls] = chosen(lambda: VTrace(optimizer=OptimizerConfig(learning_rate=5e-3, clip=0.5)))
+    publish_every: Count = 1
+    """Updates between weights that actors can see."""
 
 
-def build_actor(ctx, cfg, insert, pull) -> roles.Actor:
-    from thespis.architectures.parts import environments, local_policy
-
+def build_actor(ctx: Context, cfg: Config, insert: edges.Insert, pull: edges.Pull) -> roles.Actor:
     envs = environments(ctx, cfg, cfg.envs_per_actor)
-    return roles.Actor(ctx, envs, local_policy(ctx, cfg, pull), insert, cfg.unroll_length)
+    return roles.Actor(ctx, envs, local_policy(ctx, cfg, pull), insert, cfg.algorithm.items.unroll_length)
 
 
-def build_learner(ctx, cfg, sample, publish) -> roles.Learner:
-    from thespis.algorithms.actor_critic import VTraceUpdate
-    from thespis.architectures.impala import Config as Losses
-    from thespis.architectures.parts import learner_network
-    from thespis.exchange.local import LocalExchange
-    from thespis.experience.sources import Batches
-
-    update = VTraceUpdate(learner_network(ctx, cfg), Losses())
-    exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
-    return roles.Learner(ctx, Batches(ctx, sample, cfg.actors), update, exchange, publish, cfg.budget)
+def build_learner(ctx: Context, cfg: Config, sample: edges.Sample, publish: edges.Publish) -> roles.Learner:
+    batches = Batches(ctx, sample, cfg.actors)
+    return central_learner(ctx, cfg, batches, learner_network(ctx, cfg), publish, cfg.publish_every)
 
 
-def program(cfg):
+def program(cfg: Config) -> Program:
     p = Program("lockstep")
-    queue = p.add("queue", roles.Replay.queue, capacity=cfg.actors, process="services")
-    weights = p.add("weights", roles.WeightStore, process="services")
-    p.add("learner", build_learner, cfg, queue.edge("sample", items=cfg.actors), weights.edge("publish"))
+    storage, alone = p.at(process="storage"), p.at()
+    queue = storage.add("queue", roles.Replay.queue, capacity=cfg.actors)
+    weights = storage.add("weights", roles.WeightStore)
+    sample, publish = queue.edge(roles.Replay.sample, items=cfg.actors), weights.edge(roles.WeightStore.publish)
+    alone.add("learner", build_learner, cfg, sample=sample, publish=publish)
     for _ in range(cfg.actors):
-        p.add("actor", build_actor, cfg, queue.edge("insert"), weights.edge("pull"))
+        insert, pull = queue.edge(roles.Replay.insert), weights.edge(roles.WeightStore.pull)
+        alone.add("actor", build_actor, cfg, insert=insert, pull=pull)
     return p

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,29 @@ from thespis.runtime.warden import marked
 ROOT = Path(__file__).parent.parent
 MARK = "THESPIS_TEST_STAGE"
 SLOW = Path(__file__).parent / "slow.txt"
+STALE = pytest.StashKey[list[str]]()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what slow.txt names."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that slow.txt names. test_house.py fails if a line names none."""
     slow = {line for line in SLOW.read_text().splitlines() if line and not line.startswith("#")}
     for item in items:
-        if f"{item.path.name}::{item.name}" in slow or f"{item.path.name}::{item.name.partition('[')[0]}" in slow:
+        if slow & _names(item):
             item.add_marker(pytest.mark.slow)
+    config.stash[STALE] = unmatched(slow, items)
+
+
+def unmatched(lines: Iterable[str], items: Sequence[pytest.Item]) -> list[str]:
+    """The lines that name no test although their module was collected or does not exist."""
+    known = {name for item in items for name in _names(item)}
+    collected = {item.path.name for item in items}
+    uncollected = {path.name for path in SLOW.parent.rglob("test_*.py")} - collected
+    return sorted(line for line in lines if line not in known and line.partition("::")[0] not in uncollected)
+
+
+def _names(item: pytest.Item) -> set[str]:
+    """The names of a test in slow.txt: with its parameters, or without, which means all of them."""
+    return {f"{item.path.name}::{item.name}", f"{item.path.name}::{item.name.partition('[')[0]}"}
 
 
 def until(condition: Callable[[], Any], seconds: float = 50.0) -> Any:
@@ -43,6 +58,11 @@ def until(condition: Callable[[], Any], seconds: float = 50.0) -> Any:
             return result
         time.sleep(0.02)
     pytest.fail(f"waited {seconds:g} s in vain")
+
+
+def newest(run: Path) -> Path:
+    """The checkpoint of a run after the most updates."""
+    return max((run / "checkpoints").glob("update-*"), key=lambda path: path.name)
 
 
 class Stage:
@@ -104,6 +124,14 @@ class Stage:
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests train with is not remembered as trusted by the user who runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(scope="session")

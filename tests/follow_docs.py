@@ -9,14 +9,15 @@ What the reader has to bring (a cluster, certificates, a package of one's own) i
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from unit.test_docs import PAGES, commands
+from pages import PAGES, ROOT, commands
 
-BROUGHT = re.compile(r"--ray-address|my_package|minari:|--tls-|DIR|\$|pumped")
+BROUGHT = re.compile(r"--ray-address|my_package|minari:|--tls-|--callback|DIR|\$|pumped")
 COST_MODEL = "work: {env_step: {base: 1e-4}}\n"
 SECONDS = 300
 
@@ -60,6 +61,7 @@ def main(names: list[str]) -> int:
     failed = []
     with tempfile.TemporaryDirectory() as directory:  # one for all: some pages use runs of pages before them
         (Path(directory) / "lan.yaml").write_text(COST_MODEL)
+        shutil.copytree(ROOT / "examples", Path(directory) / "examples")
         for page in PAGES:
             if (not names or page.name in names) and commands(page):
                 print(page.name, flush=True)

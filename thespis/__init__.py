@@ -1,42 +1,275 @@
-"""Thespis: classic distributed reinforcement-learning architectures that run, can be read, and can be compared."""
+"""Thespis: classic distributed reinforcement-learning architectures that run, can be read, and can be compared.
+
+`__all__` lists the public API: runs, and the parts of custom architectures, algorithms, networks and roles. Everything
+else may move.
+"""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thespis.trained import Trained
+    from collections.abc import Sequence
+    from os import PathLike
 
-__all__ = ["Trained", "load", "train"]
+    from thespis import edges, roles
+    from thespis._train import train
+    from thespis.algorithms.appo import APPO
+    from thespis.algorithms.base import Algorithm, Exploration, Sampled, chosen
+    from thespis.algorithms.dpg import DPG, NoiseLadder
+    from thespis.algorithms.dqn import DQN, EpsilonLadder, EpsilonSchedule
+    from thespis.algorithms.es import ES, Episodes
+    from thespis.algorithms.ppo import PPO
+    from thespis.algorithms.qtopt import Examples, QTOpt
+    from thespis.algorithms.r2d2 import R2D2, Sequences
+    from thespis.algorithms.sac import SAC
+    from thespis.algorithms.trpo import TRPO
+    from thespis.algorithms.updates.policy_gradient import PolicyUpdate
+    from thespis.algorithms.updates.update import Gradients, Update
+    from thespis.algorithms.vtrace import VTrace
+    from thespis.architectures.builders import (
+        add_evaluator,
+        add_replay,
+        build_queue_learner,
+        build_replay_actor,
+        build_replay_learner,
+        build_rounds_learner,
+        build_stepper,
+        central_learner,
+        environments,
+        exploring_actor,
+        learner_network,
+        local_policy,
+        return_discount,
+        validate_replay,
+        worker_network,
+    )
+    from thespis.bounds import Bounds, Count, CountOrZero, Fraction, NonNegative, Positive
+    from thespis.callbacks import Callback
+    from thespis.config import (
+        CEMConfig,
+        DPGNetworkConfig,
+        EvolvedNetworkConfig,
+        Experiment,
+        NetworkConfig,
+        OptimizerConfig,
+        QNetworkConfig,
+        ReplayConfig,
+        RewardConfig,
+        Rounds,
+        ScoredNetworkConfig,
+        Transitions,
+        Unrolls,
+    )
+    from thespis.envs.spaces import Spaces
+    from thespis.errors import NonFiniteLoss, ThespisError
+    from thespis.exchange.local import LocalExchange
+    from thespis.experience.sources import Batches, Draws
+    from thespis.networks.acting import Stepper
+    from thespis.networks.encoder import Encoder
+    from thespis.networks.heads import Distribution, build_distribution
+    from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
+    from thespis.networks.policies import ActorCritic, Agent, Output, PolicyNetwork
+    from thespis.networks.q import QNetwork
+    from thespis.networks.torso import MLP
+    from thespis.program import Edge, Handle, Placement, Program
+    from thespis.runtime.context import Context
+    from thespis.service import Method, RoleDescription
+    from thespis.settings import inline
+    from thespis.trained import Trained
+    from thespis.types import Unroll, Versioned
+
+__all__ = [
+    "APPO",
+    "DPG",
+    "DQN",
+    "ES",
+    "MLP",
+    "PPO",
+    "R2D2",
+    "SAC",
+    "TRPO",
+    "ActorCritic",
+    "Agent",
+    "Algorithm",
+    "Batches",
+    "Bounds",
+    "CEMConfig",
+    "Callback",
+    "Context",
+    "Count",
+    "CountOrZero",
+    "DPGNetworkConfig",
+    "Distribution",
+    "Draws",
+    "Edge",
+    "Encoder",
+    "Episodes",
+    "EpsilonLadder",
+    "EpsilonSchedule",
+    "EvolvedNetworkConfig",
+    "Examples",
+    "Experiment",
+    "Exploration",
+    "Fraction",
+    "Gradients",
+    "Handle",
+    "LocalExchange",
+    "Method",
+    "NetworkConfig",
+    "NoiseLadder",
+    "NonFiniteLoss",
+    "NonNegative",
+    "OptimizerConfig",
+    "Output",
+    "Placement",
+    "PolicyNetwork",
+    "PolicyUpdate",
+    "Positive",
+    "Program",
+    "QNetwork",
+    "QNetworkConfig",
+    "QTOpt",
+    "ReplayConfig",
+    "RewardConfig",
+    "RoleDescription",
+    "Rounds",
+    "Sampled",
+    "ScoredNetworkConfig",
+    "Sequences",
+    "Spaces",
+    "Stepper",
+    "TensorInputs",
+    "ThespisError",
+    "Trained",
+    "Transitions",
+    "Unroll",
+    "Unrolls",
+    "Update",
+    "VTrace",
+    "Versioned",
+    "add_evaluator",
+    "add_replay",
+    "as_tensor",
+    "as_tensors",
+    "build_distribution",
+    "build_queue_learner",
+    "build_replay_actor",
+    "build_replay_learner",
+    "build_rounds_learner",
+    "build_stepper",
+    "central_learner",
+    "chosen",
+    "edges",
+    "environments",
+    "exploring_actor",
+    "inline",
+    "learner_network",
+    "load",
+    "local_policy",
+    "resume",
+    "return_discount",
+    "roles",
+    "tensor_inputs",
+    "train",
+    "validate_replay",
+    "worker_network",
+]
 __version__ = "0.1.0"
 
+_NAMES = {
+    "training": "train",
+    "algorithms.base": "Algorithm Exploration Sampled chosen",
+    "algorithms.dpg": "DPG NoiseLadder",
+    "algorithms.dqn": "DQN EpsilonLadder EpsilonSchedule",
+    "algorithms.es": "ES Episodes",
+    "algorithms.appo": "APPO",
+    "algorithms.ppo": "PPO",
+    "algorithms.sac": "SAC",
+    "algorithms.trpo": "TRPO",
+    "algorithms.qtopt": "Examples QTOpt",
+    "algorithms.r2d2": "R2D2 Sequences",
+    "algorithms.updates.policy_gradient": "PolicyUpdate",
+    "algorithms.updates.update": "Gradients Update",
+    "algorithms.vtrace": "VTrace",
+    "architectures.builders": (
+        "add_evaluator add_replay build_queue_learner build_replay_actor build_replay_learner "
+        "build_rounds_learner build_stepper central_learner environments exploring_actor "
+        "learner_network local_policy return_discount validate_replay worker_network"
+    ),
+    "bounds": "Bounds Count CountOrZero Fraction NonNegative Positive",
+    "callbacks": "Callback",
+    "config": (
+        "CEMConfig DPGNetworkConfig EvolvedNetworkConfig Experiment NetworkConfig OptimizerConfig "
+        "QNetworkConfig ReplayConfig RewardConfig Rounds ScoredNetworkConfig Transitions Unrolls"
+    ),
+    "envs.spaces": "Spaces",
+    "errors": "NonFiniteLoss ThespisError",
+    "exchange.local": "LocalExchange",
+    "experience.sources": "Batches Draws",
+    "networks.acting": "Stepper",
+    "networks.encoder": "Encoder",
+    "networks.heads": "Distribution build_distribution",
+    "networks.inputs": "TensorInputs as_tensor as_tensors tensor_inputs",
+    "networks.policies": "ActorCritic Agent Output PolicyNetwork",
+    "networks.q": "QNetwork",
+    "networks.torso": "MLP",
+    "program": "Edge Handle Placement Program",
+    "runtime.context": "Context",
+    "service": "Method RoleDescription",
+    "settings": "inline",
+    "trained": "Trained",
+    "types": "Unroll Versioned",
+}
+"""The names of each module. They are imported when first used: `--help` and processes that start need few of them."""
+_NAMESPACES = ("edges", "roles")
+"""Modules that are public as a whole."""
 
-def train(architecture: str, *, quiet: bool = False, **settings: Any) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts.
 
-    >>> run = train("impala", env="CartPole-v1", stop_at_return=475, optimizer={"learning_rate": 1e-3})
-    >>> run.policy.act(observation)
+def resume(
+    path: str | PathLike[str],
+    *,
+    trust: bool = False,
+    callbacks: Sequence[Any] = (),
+    quiet: bool = False,
+    **settings: Any,
+) -> Trained:
+    """Go on with a run from its newest valid checkpoint, and return it. `settings` replace those it had.
+
+    `callbacks`: objects beside those that its settings name.
+
+    >>> resume("runs/impala-CartPole-v1-s0-1", total_steps=2_000_000, optimizer={"learning_rate": 1e-4})
     """
     from pathlib import Path
 
-    from thespis.launch import defaults, launch
+    from thespis import resuming
 
-    if settings.get("run_dir") is not None:
-        settings["run_dir"] = Path(settings["run_dir"])
-    trained: Trained = launch(architecture, defaults(architecture, None, settings), quiet=quiet)
-    return trained
+    where = Path(path)
+    if not trust:
+        resuming.check_trust(where)
+    return resuming.resume(where, lambda cfg: resuming.updated(cfg, settings), quiet=quiet, callbacks=callbacks)
 
 
-def load(path: str) -> Trained:
-    """A run that was trained earlier, from its directory."""
+def load(path: str | PathLike[str], *, trust: bool = False) -> Trained:
+    """A run that was trained earlier, from its directory.
+
+    A run names the Python code of its environment. With `trust` that code is run, whoever made the run; code that you
+    have trained with on this machine needs no trust.
+    """
     from thespis.trained import Trained
 
-    return Trained(path)
+    return Trained(str(path), trust=trust)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Trained":
-        from thespis.trained import Trained
-
-        return Trained
+    if name in _NAMESPACES:
+        return importlib.import_module(f"thespis.{name}")
+    for module, names in _NAMES.items():
+        if name in names.split():
+            return getattr(importlib.import_module(f"thespis.{module}"), name)
     raise AttributeError(f"module 'thespis' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

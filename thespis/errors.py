@@ -19,9 +19,5 @@ class EnvError(Exception):
         super().__init__(f"{where}: {what}" if where else what)
 
 
-class OutlierLoss(ArithmeticError):
-    """The loss of a batch is far above what it usually is. Its gradients are not to be applied, but all is well."""
-
-
 class NonFiniteLoss(ArithmeticError):
     """The loss of a batch is NaN or infinite. Its gradients must not be applied: skip the batch and count it."""

@@ -3,43 +3,59 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from thespis.config import Experiment, load_file, resolve
+from thespis.algorithms.base import check_carried
+from thespis.architectures.presets import Preset, load_presets, matching, named_env
+from thespis.bounds import check_numbers
+from thespis.config import Experiment
 from thespis.errors import ThespisError
-from thespis.plain import dump_yaml, from_dict, load_yaml, to_dict
+from thespis.importing import refuse_training
+from thespis.lost import lost_notes, refuse_lost
+from thespis.plain import UnknownSetting, dump_yaml, load_yaml, to_dict, updated
+from thespis.user_code import load_file
 
 if TYPE_CHECKING:
+    from thespis.envs.spaces import Spaces
+    from thespis.runs.directory import RunDirectory
+    from thespis.runs.initial import Initial
     from thespis.runtime.session import Session
     from thespis.trained import Trained
 
 
+PAIRS = {"appo": ("impala", "appo"), "sac": ("dqn", "sac"), "trpo": ("ppo", "trpo")}
+"""Names that people type for an algorithm in the architecture it is usually trained with."""
+
+
 def architectures() -> list[str]:
-    """The names that can be trained."""
+    """The architectures there are."""
     from thespis import architectures as package
 
     names = (module.name for module in pkgutil.iter_modules(package.__path__))
     return sorted(name.replace("_", "-") for name in names if name not in package.SHARED)
 
 
-def architecture(name: str) -> ModuleType:
-    """The module of an architecture, by its name or its file: a `Config`, a `program`, and perhaps `PRESETS`.
+def trainable() -> list[str]:
+    """All names that can be trained: architectures, and algorithms in their usual one."""
+    return sorted([*architectures(), *PAIRS])
 
-    It may also `refuse(cfg, spaces)` what it cannot learn, before anything starts, and `conclude(cfg, path)` with
-    what is to be made of a run that has ended, and said of it. One that several algorithms can learn in has
-    `ALGORITHMS`, the `Config` and `PRESETS` of each by the name `--algorithm` takes. One that takes
-    actions of several parts says `MIXED_ACTIONS = True`.
+
+def architecture(name: str) -> ModuleType:
+    """The module of an architecture, by its name or its file: a `Config` and a `program`.
+
+    It may also `validate(cfg, spaces)` what it can store and serve, before anything starts, and `on_finish(cfg, path)`
+    with what is to be made of a run that has ended, and said of it.
     """
     if name.endswith(".py"):
         return _own(name)
+    name, _ = PAIRS.get(name, (name, None))
     if name.replace("_", "-") not in architectures():
-        raise ThespisError(f"unknown architecture {name!r}; there is {', '.join(architectures())}")
+        raise ThespisError(f"unknown architecture {name!r}; there is {', '.join(trainable())}")
     return importlib.import_module(f"thespis.architectures.{name.replace('-', '_')}")
 
 
@@ -56,28 +72,40 @@ def _own(file: str) -> ModuleType:
 def defaults(name: str, env: str | None, data: Mapping[str, Any]) -> Experiment:
     """The defaults of an architecture for an environment, overridden by `data`: class < preset < data.
 
+    Without an environment, presets apply for the one that they name themselves, if they do.
     A run that is given seconds but no steps has no limit of steps, whatever its preset says.
     """
-    config, presets = _algorithm(architecture(name), data.get("algorithm"))
-    env = env or data.get("env")
-    cfg = config()
-    for pattern, preset in presets.items():
-        if isinstance(env, str) and fnmatch.fnmatch(env, pattern):
-            cfg = from_dict(config, preset, cfg)
-    if data.get("total_seconds") is not None:
-        data = {"total_steps": None, **data}
-    return from_dict(config, {**data, **({"env": env} if env else {})}, cfg)
+    cfg: Experiment = architecture(name).Config()
+    rest = dict(data)
+    _, paired = PAIRS.get(name, (name, None))
+    chosen = rest.pop("algorithm", paired)
+    if chosen is not None:
+        cfg = updated(cfg, {"algorithm": chosen})
+    found = presets(name, cfg)
+    env = env or rest.get("env") or named_env(found)
+    for preset in matching(found, env):
+        cfg = updated(cfg, preset.settings)
+    if rest.get("total_seconds") is not None:
+        rest = {"total_steps": None, **rest}
+    return updated(cfg, {**rest, **({"env": env} if env else {})})
 
 
-def _algorithm(module: ModuleType, name: str | None) -> tuple[type[Experiment], Mapping[str, Any]]:
-    """The config and the presets of an architecture, with the algorithm of that name if it has several."""
-    known = getattr(module, "ALGORITHMS", {})
-    if name is None or not known:
-        return module.Config, getattr(module, "PRESETS", {})
-    if name not in known:
-        raise ThespisError(f"--algorithm is {name!r}; choose {', '.join(known)}")
-    config, presets = known[name]
-    return config, presets
+def presets(name: str, cfg: Experiment) -> list[Preset]:
+    """What changes the defaults of an architecture with the algorithm of `cfg`, by patterns of environments."""
+    if name.endswith(".py"):
+        return [Preset(pattern, "", found) for pattern, found in getattr(architecture(name), "PRESETS", {}).items()]
+    return load_presets(PAIRS.get(name, (name, None))[0], None if cfg.learned is None else cfg.learned.name)
+
+
+def config_of_run(path: Path, name: str, data: Mapping[str, Any]) -> Experiment:
+    """The config of a run, whose config.yaml says `name` and `data`."""
+    try:
+        return defaults(name, None, data)
+    except UnknownSetting as error:
+        raise ThespisError(
+            f"{path} has settings that this version of Thespis does not read, so it can be neither resumed nor played "
+            f"({error}); start a new run, perhaps with --init-from {path}"
+        ) from None
 
 
 def load_config(path: Path) -> tuple[str, dict[str, Any]]:
@@ -89,24 +117,42 @@ def load_config(path: Path) -> tuple[str, dict[str, Any]]:
     return name, data
 
 
-def check(name: str, cfg: Experiment) -> tuple[Any, Any, Any]:
-    """The program, the cost model and the faults, after all that can be refused before a run starts was not."""
+def check(name: str, cfg: Experiment, *, first: bool = True) -> tuple[Any, Any, Any, Spaces]:
+    """The program, the cost model, the faults and the environment's spaces, once nothing of the settings is refused.
+
+    `first`: the environment is not known from an earlier part of the run, so it is tried in a process of its own,
+    unless the run itself is in this process.
+    """
     from thespis.envs.make import describe
     from thespis.envs.spaces import one_part
+    from thespis.runtime.capacity import check_capacity
     from thespis.runtime.faults import parse_faults
 
+    check_numbers(cfg)  # again, since a config of one's own may have a __post_init__ of its own
     module = architecture(name)
+    if hasattr(cfg, "algorithm"):
+        check_carried(type(cfg), cfg.algorithm)
     program = module.program(cfg)
+    check_capacity(program, cfg)
     program.check()
     faults = parse_faults(cfg.faults, program)
     if cfg.on == "ray" and importlib.util.find_spec("ray") is None:
         raise ThespisError("Ray is not installed; install it with: pip install 'thespis[ray]'")
-    spaces = describe(resolve(cfg.env))
-    if not getattr(module, "MIXED_ACTIONS", False):
+    refuse_lost(cfg)
+    if first and cfg.on != "simulation":
+        from thespis.runtime.probe import probe
+
+        spaces, said = probe(cfg.env_config, cfg.env_timeout)
+        program.notes += said
+    else:
+        spaces = describe(cfg.env_config)
+    if cfg.learned is None:
         one_part(spaces.action_space)
-    if hasattr(module, "refuse"):
-        module.refuse(cfg, spaces)
-    return program, _costs(cfg), faults
+    else:
+        cfg.learned.validate(spaces)
+    if hasattr(module, "validate"):
+        module.validate(cfg, spaces)
+    return program, _costs(cfg), faults, spaces
 
 
 def launch(
@@ -117,66 +163,160 @@ def launch(
     quiet: bool = False,
     until: int | None = None,
     began: Callable[[Session], None] | None = None,
+    callbacks: Sequence[Any] = (),
+    resumed: Callable[[Session], None] | None = None,
 ) -> Trained:
     """Perform the run and return it as a `Trained`. User errors are raised before anything is left behind.
 
-    `until`: environment steps to stop at, for a run that will be resumed. `began` is given what watches the run.
+    `until`: environment steps to stop at, for a run that will be resumed. `began` is given what watches the run,
+    `resumed` too, once it is known that a resumed run goes on. `callbacks`: objects beside those that `cfg.callback`
+    names.
     """
+    from thespis.callbacks import find
+    from thespis.envs.space_json import dump_spaces
+    from thespis.runs.commit import commit_file, to_json
     from thespis.runs.directory import RunDirectory
     from thespis.runs.screen import Screen
     from thespis.runtime.session import Session
+    from thespis.runtime.signals import interrupt_unless
+    from thespis.trained import RunFailed
 
-    program, costs, faults = check(name, cfg)
-    if resume is None:
-        run = RunDirectory.create(program.name, _label(cfg), cfg.seed, cfg.run_dir)
-        write_config(run.config, name, cfg)
-    else:
-        run = RunDirectory.open(resume)
-    # Built again, now that it is known where the run lives: a role may keep files of its own there.
-    module = architecture(name)
-    program = module.program(dataclasses.replace(cfg, run_dir=run.path.resolve()))
-    session = Session(cfg, program, run, Screen(quiet), until)
-    if began is not None:
-        began(session)
-    trained = _perform(session, costs, faults, resume is not None)
-    for line in getattr(module, "conclude", _nothing)(cfg, run.path):
-        session.screen.say(line)
-    return trained
+    refuse_training()
+    session: Session | None = None
+
+    def over() -> bool:
+        # An interrupt while callbacks end leaves them behind, so that one is not dropped.
+        return session is not None and session.stop_reason is not None and not session.callbacks.ending
+
+    with interrupt_unless(over):
+        checked, costs, faults, spaces = check(name, cfg, first=until is None)
+        found = [find(each) for each in (*cfg.callback, *callbacks)]
+        cfg, initial = _initial(cfg, spaces) if resume is None else (cfg, None)
+        module = architecture(name)
+        label = name if name in PAIRS else checked.name, _label(cfg)
+        run = RunDirectory.open(resume) if resume else RunDirectory.create(*label, cfg.seed, cfg.run_dir)
+        try:
+            # Built again, now that it is known where the run lives: a role may keep files of its own there.
+            program = module.program(dataclasses.replace(cfg, run_dir=run.path.resolve()))
+            program.notes[:] = [*checked.notes, *notes(cfg, spaces), *([] if initial is None else [initial.note])]
+            if resume is None:
+                _begin(run, name, cfg, initial)
+            if not run.spaces.exists():
+                commit_file(run.spaces, to_json(dump_spaces(spaces)))
+            session = Session(cfg, program, run, Screen(quiet), until)
+            if found:
+                _call_back(session, found)
+            if began is not None:
+                began(session)
+            trained = _perform(session, costs, faults, resume is not None, resumed)
+        except BaseException as error:
+            # A run that failed keeps its log; a start that failed leaves nothing.
+            begun = isinstance(error, RunFailed) or (session is not None and session.monitor.env_steps)
+            if resume is None and not begun:
+                run.discard()
+            if session is None and isinstance(error, OSError):
+                mend = "give another --run-dir" if resume is None else "make room for it"
+                raise ThespisError(f"cannot write to {error.filename or run.path} ({error.strerror}); {mend}") from None
+            raise
+        for line in getattr(module, "on_finish", _nothing)(cfg, run.path):
+            session.screen.say(line)
+        return trained
 
 
-def _perform(session: Session, costs: Any, faults: Any, resuming: bool) -> Trained:
-    from thespis.runs.progress import final_lines
+def _call_back(session: Session, callbacks: list[tuple[str, Any]]) -> None:
+    """Tell the callbacks of the start."""
+    from thespis.runs.callbacks import Callbacks
+    from thespis.trained import Trained
+
+    run = Trained(session.run.path, trust=True)
+    run.config = session.cfg
+    session.callbacks = Callbacks(callbacks, session.log, synchronous=session.cfg.on == "simulation")
+    try:
+        session.callbacks.start(run)
+    except BaseException:
+        session.screen.close()
+        session.close()
+        raise
+
+
+def _perform(
+    session: Session, costs: Any, faults: Any, resuming: bool, resumed: Callable[[Session], None] | None = None
+) -> Trained:
+    from thespis.runs.ending import final_lines
+    from thespis.runtime.driver_thread import Runtime, perform
     from thespis.trained import RunFailed, Trained
 
+    runtime: Runtime
     cfg, program, run, screen = session.cfg, session.program, session.run, session.screen
     try:
         for note in program.notes:
             session.log(note)
         restore = session.resume() if resuming else None
+        if resumed is not None:
+            resumed(session)
         if cfg.on == "simulation":
             from thespis.runtime.simulation import Simulation
 
-            summary = Simulation(program, session, costs, faults).run(restore)
+            runtime = Simulation(program, session, costs, faults)
         elif cfg.on == "ray":
             from thespis.runtime.ray import RaySupervisor
 
-            summary = RaySupervisor(program, session).run(restore)
+            runtime = RaySupervisor(program, session)
         else:
             from thespis.runtime.local import LocalSupervisor
 
-            summary = LocalSupervisor(program, session).run(restore)
+            runtime = LocalSupervisor(program, session)
+        summary = perform(runtime, restore)
+        session.callbacks.end(summary)
     finally:
         screen.close()
         session.close()
+    spoiled = session.monitor.dropped.get("non_finite_batches", 0)
+    if session.error is None and spoiled and not session.monitor.updates:
+        session.error = (
+            f"nothing was learned: the loss of all {spoiled} batches was not finite; lower the learning rate"
+        )
     if session.error is not None:
-        if session.blame_user and not resuming and not session.monitor.env_steps:
-            run.discard()
         raise ThespisError(session.error) if session.blame_user else RunFailed(session.error, run.path)
     for line in final_lines(summary, run.path):
         screen.say(line)
-    trained = Trained(run.path)
+    trained = Trained(run.path, trust=True)
     trained.summary = summary  # as it is, even if the disk was too full to write it down
+    trained.config = cfg  # with an environment that may be found nowhere else, such as one of a notebook
     return trained
+
+
+def _begin(run: RunDirectory, name: str, cfg: Experiment, initial: Initial | None) -> None:
+    """Write down what a new run starts from."""
+    from thespis.runs.trust import code_of, remember
+
+    write_config(run.config, name, cfg)
+    remember(code_of(name, to_dict(cfg)))
+    if initial is not None:
+        initial.write(run.path)
+
+
+def _initial(cfg: Experiment, spaces: Spaces) -> tuple[Experiment, Initial | None]:
+    """The weights to start from, if any; a refusal says which of them do not fit. The settings name their place."""
+    if cfg.init_from is None:
+        return cfg, None
+    from thespis.networks.acting import weight_views
+    from thespis.runs.initial import match
+
+    cfg = dataclasses.replace(cfg, init_from=cfg.init_from.resolve())
+    if cfg.learned is None:
+        raise ThespisError(
+            "this architecture has no `algorithm` whose network could start from weights; leave off --init-from"
+        )
+    return cfg, match(cfg, weight_views(cfg.learned.build_network(spaces, seed=0)))
+
+
+def notes(cfg: Experiment, spaces: Spaces) -> list[str]:
+    """What a user may not have meant, though nothing of it is wrong."""
+    from thespis.networks.images import image_notes
+
+    network = None if cfg.learned is None else cfg.learned.network
+    return lost_notes(cfg) + (image_notes(spaces.observation_space, network) if network is not None else [])
 
 
 def _nothing(cfg: Experiment, path: Path) -> list[str]:
@@ -198,5 +338,5 @@ def write_config(path: Path, name: str, cfg: Experiment) -> None:
     """All settings of a run, for `load_config`."""
     from thespis.runs.commit import commit_file
 
-    where = str(Path(name).resolve()) if name.endswith(".py") else name
+    where = str(Path(name).resolve()) if name.endswith(".py") else PAIRS.get(name, (name, None))[0]
     commit_file(path, dump_yaml({"architecture": where, **to_dict(cfg)}))

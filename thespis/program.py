@@ -1,30 +1,63 @@
 """A program: the graph of roles and edges that makes an architecture, as data, before anything runs.
 
-An architecture adds roles in the order of the paper's figure. `add` returns a handle; `handle.edge("method")`
-is the arrow to it. When the program runs, every edge among a role's arguments has become an async function.
+An architecture says where roles go and adds them in the order of the paper's figure:
+
+    p = Program("example")
+    beside = p.at(process="learner", restarts=3)
+    queue = beside.add("queue", Replay.queue, capacity=8)
+    beside.add("learner", build_learner, cfg, sample=queue.edge(Replay.sample, items=4))
+
+When the program runs, every edge among a role's arguments has become an async function.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from thespis.errors import ThespisError
+from thespis.service import Method, describe
+
+if TYPE_CHECKING:
+    from thespis.runtime.context import Context
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+
+
+class Call(Protocol[Q, T_co]):
+    """What an edge is to its caller while the program runs: an async function with the method's signature."""
+
+    name: str
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> Awaitable[T_co]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Handle:
+class Handle(Generic[R_co]):
     """One role of a program, for wiring. `edge` is the only thing to do with it."""
 
     role: str
     index: int
 
-    def edge(self, method: str, **demand: Any) -> Edge:
-        """An arrow to `method` of this role. `demand` is what the caller will ask of it at once (e.g. `items=8`)."""
-        return Edge(self.role, self.index, method, demand)
+    @overload
+    def edge(self, method: str, /, **demand: Any) -> Any: ...
+    @overload
+    def edge(self, method: Callable[Concatenate[R_co, Q], Awaitable[T]], /, **demand: Any) -> Call[Q, T]: ...
+    def edge(self, method: Any, /, **demand: Any) -> Any:
+        """The edge to `method` of this role. `demand` is what the caller will ask of it at once (e.g. `items=8`).
+
+        Returns an `Edge`. Its type is what the builder is given instead when the program runs, so that a type checker
+        compares the method with the parameter that the edge is passed for. A method given by name is not checked.
+        """
+        return Edge(self.role, self.index, method if isinstance(method, str) else method.__name__, demand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +86,8 @@ class RoleSpec:
     process: str
     cpus: float
     gpus: float
-    near: str | None
-    actor: bool
+    colocate: str | None
+    counts_as_actor: bool
     thread: bool
 
     @property
@@ -83,8 +116,69 @@ class RoleSpec:
         returned = getattr(self.builder, "__annotations__", {}).get("return")
         if isinstance(returned, str):
             # Only what it returns: the other annotations may name what is imported for type checkers alone.
-            returned = eval(returned, getattr(self.builder, "__globals__", {}))
+            try:
+                returned = eval(returned, getattr(self.builder, "__globals__", {}))
+            except NameError as error:
+                builder = f"{self.builder.__module__}.{self.builder.__qualname__}"
+                raise ThespisError(
+                    f"{self}: {builder} says that it returns {returned!r}, but {error}; import the class where the "
+                    "module is imported, not under TYPE_CHECKING, so that the program can see what the role serves"
+                ) from error
         return returned if inspect.isclass(returned) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where and how roles of a program run; `add` adds one there. `dataclasses.replace` makes a similar placement."""
+
+    program: Program
+    process: str | None = None
+    """Roles of one process name share a process. None: each role has its own."""
+    colocate: str | None = None
+    """Roles of one such name are put on the same node of a cluster; the others are spread."""
+    restarts: int = 0
+    """How often a role may be started again after it failed. The roles of a process share the count."""
+    cpus: float | None = None
+    """CPUs that a cluster keeps free for a role. None: one for a role that runs, none for a service."""
+    gpus: float = 0.0
+    """GPUs that a cluster keeps free for a role."""
+    counts_as_actor: bool = False
+    """Whether `--actors` counts these roles, and so `--actors-per-node` does."""
+    thread: bool = False
+    """Whether long work is done in a thread, so that the other roles of the process can go on."""
+
+    def add(
+        self, role: str, builder: Callable[Concatenate[Context, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[R]:
+        """Add a role that `builder(ctx, *args, **kwargs)` makes. The same name again makes its next index."""
+        index = self.program.count(role)
+        spec = RoleSpec(
+            role,
+            index,
+            builder,
+            args,
+            kwargs,
+            restarts=self.restarts,
+            process=self.process or f"{role}-{index}",
+            cpus=0.0,
+            gpus=self.gpus,
+            colocate=self.colocate,
+            counts_as_actor=self.counts_as_actor,
+            thread=self.thread,
+        )
+        needs = float(hasattr(spec.kind, "run")) if self.cpus is None else self.cpus
+        self.program.roles.append(replace(spec, cpus=needs))
+        return Handle(role, index)
+
+
+class Arrow(NamedTuple):
+    """All edges from roles of one name to one method of a service."""
+
+    caller: str
+    callers: int
+    service: str
+    method: str
+    carries: Method
 
 
 class Program:
@@ -96,10 +190,33 @@ class Program:
         self.notes: list[str] = []
         """What a run says when it starts."""
 
+    def at(
+        self,
+        *,
+        process: str | None = None,
+        colocate: str | None = None,
+        restarts: int = 0,
+        cpus: float | None = None,
+        gpus: float = 0.0,
+        counts_as_actor: bool = False,
+        thread: bool = False,
+    ) -> Placement:
+        """A placement of this program, to add roles to; `Placement` says what each setting means."""
+        return Placement(
+            program=self,
+            process=process,
+            colocate=colocate,
+            restarts=restarts,
+            cpus=cpus,
+            gpus=gpus,
+            counts_as_actor=counts_as_actor,
+            thread=thread,
+        )
+
     def add(
         self,
         role: str,
-        builder: Callable[..., Any],
+        builder: Callable[..., R],
         *args: Any,
         restarts: int = 0,
         process: str | None = None,
@@ -109,22 +226,24 @@ class Program:
         actor: bool = False,
         thread: bool = False,
         **settings: Any,
-    ) -> Handle:
-        """Add a role. Adding the same name again makes the next index of it.
-
-        `restarts`: how often it may be started again after it failed; its process shares the count.
-        `process`: roles of one process name share a process; by default each has its own.
-        `cpus`, `gpus`: what a cluster keeps free for it; by default one CPU for a role that runs, none for a service.
-        `near`: roles of one such name are put on the same node of a cluster; the others are spread.
-        `actor`: it is one of those that `--actors` counts, so `--actors-per-node` does too.
-        `thread`: its long work is done in a thread, so that the other roles of its process can go on.
+    ) -> Handle[R]:
+        """Add a role at a placement of its own; its arguments are not checked. `near`: colocate; `actor`:
+        counts_as_actor.
         """
-        index = sum(spec.role == role for spec in self.roles)
-        home = process or f"{role}-{index}"
-        spec = RoleSpec(role, index, builder, args, settings, restarts, home, 0.0, gpus, near, actor, thread)
-        needs = float(hasattr(spec.kind, "run")) if cpus is None else cpus
-        self.roles.append(replace(spec, cpus=needs))
-        return Handle(role, index)
+        place = self.at(
+            process=process,
+            colocate=near,
+            restarts=restarts,
+            cpus=cpus,
+            gpus=gpus,
+            counts_as_actor=actor,
+            thread=thread,
+        )
+        return place.add(role, builder, *args, **settings)
+
+    def count(self, role: str) -> int:
+        """How many roles of this name there are."""
+        return sum(spec.role == role for spec in self.roles)
 
     @property
     def processes(self) -> dict[str, list[RoleSpec]]:
@@ -133,6 +252,16 @@ class Program:
         for spec in self.roles:
             homes.setdefault(spec.process, []).append(spec)
         return homes
+
+    @property
+    def weight_holders(self) -> list[tuple[str, int]]:
+        """Roles that own the weights: they publish versions, and work for nobody else who does."""
+        publishing = {spec.role for spec in self.roles if describe(spec.kind).publishes}
+        return [
+            spec.key
+            for spec in self.roles
+            if spec.role in publishing and not any(edge.service in publishing for edge in spec.edges)
+        ]
 
     def find(self, role: str, index: int) -> RoleSpec | None:
         return next((spec for spec in self.roles if spec.key == (role, index)), None)
@@ -159,11 +288,11 @@ class Program:
         service = self.find(edge.service, edge.index)
         if service is None:
             raise ThespisError(f"{self.name}: {caller} calls {edge.service!r} {edge.index}, but no such role was added")
-        served: Mapping[str, str] | None = getattr(service.kind, "EDGES", None)
-        if served is None:
+        served = describe(service.kind).methods
+        if not served:
             raise ThespisError(
                 f"{self.name}: {caller} calls {service}, which serves no edges; give its class "
-                "an EDGES table and annotate what its builder returns"
+                "a `description` with methods, and annotate what its builder returns"
             )
         if edge.method not in served:
             raise ThespisError(
@@ -173,26 +302,41 @@ class Program:
 
     # -- what `thespis show` and topology.json say ------------------------------------------------
 
-    def arrows(self) -> list[tuple[str, int, str, str, str]]:
-        """Each distinct arrow as (caller, how many callers, service, method, kind of edge)."""
-        found: Counter[tuple[str, str, str, str]] = Counter()
+    def arrows(self) -> list[Arrow]:
+        """Each distinct arrow once, however many roles of one name have it."""
+        found: Counter[tuple[str, str, str]] = Counter()
+        methods: dict[tuple[str, str, str], Method] = {}
         for spec in self.roles:
             for edge in spec.edges:
                 service = self.find(edge.service, edge.index)
-                kind = getattr(service.kind if service else None, "EDGES", {}).get(edge.method, "edge")
-                found[spec.role, edge.service, edge.method, kind] += 1
-        return [(caller, number, service, method, kind) for (caller, service, method, kind), number in found.items()]
+                arrow = spec.role, edge.service, edge.method
+                found[arrow] += 1
+                methods[arrow] = describe(service.kind if service else None).methods[edge.method]
+        return [
+            Arrow(caller, number, service, method, methods[caller, service, method])
+            for (caller, service, method), number in found.items()
+        ]
 
     def describe(self) -> dict[str, Any]:
         return {
             "program": self.name,
+            "roles": {
+                spec.role: {"kind": spec.kind and spec.kind.__name__, "evaluates": describe(spec.kind).evaluates}
+                for spec in self.roles
+            },
             "processes": {
                 home: [{"role": spec.role, "index": spec.index, "restarts": spec.restarts} for spec in specs]
                 for home, specs in self.processes.items()
             },
             "edges": [
-                {"caller": caller, "callers": number, "service": service, "method": method, "kind": kind}
-                for caller, number, service, method, kind in self.arrows()
+                {
+                    "caller": arrow.caller,
+                    "callers": arrow.callers,
+                    "service": arrow.service,
+                    "method": arrow.method,
+                    **asdict(arrow.carries),
+                }
+                for arrow in self.arrows()
             ],
         }
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thespis.config import Experiment, resolve
+from thespis.acting import ActingPolicy
+from thespis.config import Experiment
+from thespis.env_config import EnvConfig
 from thespis.errors import ThespisError
-from thespis.types import Inputs, State, Tree
+from thespis.lost import refuse_lost_env
+from thespis.runs.files import read_bytes, read_text
+from thespis.user_code import Spec
 
 if TYPE_CHECKING:
+    from thespis.envs.spaces import Spaces
+    from thespis.evaluation import Evaluation
     from thespis.networks.acting import Stepper
 
 
@@ -26,10 +34,12 @@ class RunFailed(Exception):
 
 
 class Trained:
-    """A run on disk: `path`, `summary`, `config` and the trained `policy`."""
+    """A run on disk: `path`, `summary`, `config`, the trained `policy`, and `evaluate`."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, trust: bool = False) -> None:
+        """`trust`: run the code that its config.yaml names, whoever made it; your own code needs no trust."""
         self.path = Path(path)
+        self._trust = trust
 
     def __repr__(self) -> str:
         return f"Trained({str(self.path)!r})"
@@ -38,18 +48,23 @@ class Trained:
     def summary(self) -> dict[str, Any]:
         """How the run ended: the content of summary.json."""
         try:
-            summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+            summary: dict[str, Any] = json.loads(read_bytes(self.path / "summary.json"))
         except FileNotFoundError:
             raise ThespisError(f"{self.path} has no summary.json: the run has not ended, or is no run") from None
+        except (OSError, ValueError) as error:
+            raise ThespisError(f"{self.path / 'summary.json'} cannot be read: {error}") from None
         return summary
 
     @cached_property
     def config(self) -> Experiment:
-        from thespis.launch import defaults, load_config
+        from thespis.launch import config_of_run, load_config
+        from thespis.runs import trust
         from thespis.runs.directory import RunDirectory
 
         name, data = load_config(RunDirectory.open(self.path).config)
-        return defaults(name, None, data)
+        if not self._trust:
+            trust.check(self.path, trust.code_of(name, data))
+        return config_of_run(self.path, name, data)
 
     @cached_property
     def policy(self) -> TrainedPolicy:
@@ -65,53 +80,60 @@ class Trained:
         found = checkpoints.best() if which == "best" else checkpoints.newest_valid().path
         if found is None:
             raise ThespisError(f"{self.path} has no valid checkpoint to load a policy from")
-        return TrainedPolicy(cfg, found)
+        return TrainedPolicy(cfg, found, self.spaces)
 
-
-class TrainedPolicy:
-    """Acts on one observation at a time, carrying its recurrent state along. `reset` opens an episode."""
-
-    def __init__(self, cfg: Experiment, checkpoint: Path) -> None:
-        from thespis.architectures.parts import network
+    @cached_property
+    def spaces(self) -> Spaces:
+        """What the policy sees and does, as written down when the run began: no environment is made to know it."""
         from thespis.envs.make import describe
-        from thespis.envs.spaces import action_row, env_actions
+        from thespis.envs.space_json import load_spaces
+        from thespis.runs.directory import RunDirectory
+
+        file = RunDirectory(self.path).spaces
+        return load_spaces(read_text(file), str(file)) if file.exists() else describe(self.env_config())
+
+    def env_config(self, env: Spec | None = None, wrappers: Sequence[Spec] | None = None) -> EnvConfig:
+        """The environment to play in: the run's own, or with another `env` or other `wrappers` in it."""
+        cfg = self.config.env_config
+        if env is not None:
+            cfg = dataclasses.replace(cfg, env=env)
+        if wrappers is not None:
+            cfg = dataclasses.replace(cfg, wrappers=tuple(wrappers))
+        refuse_lost_env(cfg)
+        return cfg
+
+    def evaluate(
+        self,
+        episodes: int = 10,
+        env: Any = None,
+        greedy: bool = True,
+        seed: int = 0,
+        checkpoint: str = "newest",
+    ) -> Evaluation:
+        """Play whole episodes with the policy, in the environment it was trained in or in `env` (an id or function)."""
+        from thespis.evaluation import evaluate
+
+        return evaluate(self, episodes, env=env, greedy=greedy, seed=seed, checkpoint=checkpoint)
+
+
+class TrainedPolicy(ActingPolicy):
+    """The policy of a checkpoint: `act` on one observation or a batch, `predict` as in Stable-Baselines3."""
+
+    def __init__(self, cfg: Experiment, checkpoint: Path, spaces: Spaces) -> None:
         from thespis.runs.checkpoints import policy_weights
 
         weights = policy_weights(checkpoint)
         if weights is None:
             raise ThespisError(f"{checkpoint} holds no weights, so no policy")
         self.checkpoint = checkpoint
-        spaces = describe(resolve(cfg.env))
-        chosen = getattr(cfg, "policy_network", None) or cfg.network  # type: ignore[attr-defined]
-        self.network = network(chosen, spaces, seed=0)
+        self._algorithm = cfg.learned
+        self.network = cfg.learned.build_network(spaces, seed=0)
         """The trained network itself, a torch module."""
-        self._stepper = self.stepper(cfg.seed)
-        self._stepper.load(weights)
-        self._to_env = env_actions(spaces.action_space)
-        self._no_action = action_row(spaces.action_space)[None]
-        self.reset()
+        acting = self.stepper(cfg.seed)
+        acting.load(weights)
+        super().__init__(acting, spaces)
 
     def stepper(self, seed: int) -> Stepper:
         """The same network for many environments at once, drawing actions from a random stream of its own."""
-        from thespis.networks.acting import Stepper
-
-        return Stepper(self.network, np.random.default_rng(seed))
-
-    def reset(self) -> None:
-        """Forget everything: the next observation opens an episode."""
-        self._state: State = self._stepper.initial_state(1)
-        self._first = True
-        self._last_action = self._no_action
-
-    def act(self, obs: Any, *, last_reward: float = 0.0, greedy: bool = True) -> Any:
-        """An action for the environment, from one observation of it. Recurrent policies also read `last_reward`."""
-        acted = self._stepper.act(self._inputs(obs, last_reward), self._state, greedy)
-        self._state, self._first, self._last_action = acted.state, False, acted.actions
-        action = self._to_env(acted.actions)[0]
-        return action.item() if isinstance(action, np.ndarray | np.generic) and not action.ndim else action
-
-    def _inputs(self, obs: Any, last_reward: float) -> Inputs:
-        tree: Tree = (
-            {k: np.asarray(v)[None] for k, v in obs.items()} if isinstance(obs, dict) else np.asarray(obs)[None]
-        )
-        return Inputs(tree, np.array([self._first]), self._last_action, np.array([last_reward], np.float32))
+        stepper: Stepper = self._algorithm.build_stepper(self.network, np.random.default_rng(seed))
+        return stepper

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union
 
-from thespis.algorithms.population import Choice, Prior, Range
+from thespis.algorithms.updates.population import Choice, Prior, Range
+from thespis.bounds import Number, numbers_of
 from thespis.config import Experiment, NetworkConfig
 from thespis.errors import ThespisError
-from thespis.plain import from_dict
+from thespis.plain import updated
+from thespis.settings import settings
 
 C = TypeVar("C", bound=Experiment)
 _KINDS = ("uniform", "log-uniform", "choice")
 _FORM = "give PATH uniform LOW HIGH, PATH log-uniform LOW HIGH, or PATH choice A B ..."
 
 
-def paths(config: type[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def paths(cfg: Experiment) -> Iterator[tuple[str, Any]]:
     """What can differ between members that copy each other: path and type.
 
     Settings of the run as a whole cannot, and neither can the shape of the network, whose weights are copied.
     """
     shared = {part.name for part in dataclasses.fields(Experiment)}
-    for name, hint in typing.get_type_hints(config).items():
-        run_wide = name in shared and not prefix
-        if run_wide or (isinstance(hint, type) and issubclass(hint, NetworkConfig)):
-            continue
-        if dataclasses.is_dataclass(hint):
-            yield from paths(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
-        elif name in {part.name for part in dataclasses.fields(config)}:
-            yield f"{prefix}{name}", hint
+    for setting in settings(cfg, without=(NetworkConfig,)):
+        if setting.path not in shared and not setting.chooses:
+            yield setting.path, setting.hint
 
 
 def assign(cfg: C, values: Mapping[str, Any]) -> C:
@@ -44,12 +42,12 @@ def assign(cfg: C, values: Mapping[str, Any]) -> C:
         for name in outer:
             place = place.setdefault(name, {})
         place[last] = value
-    return from_dict(type(cfg), tree, cfg)
+    return updated(cfg, tree)
 
 
-def priors(words: Sequence[str], config: type[Experiment], flag: str) -> dict[str, Prior]:
+def priors(words: Sequence[str], cfg: Experiment, flag: str) -> dict[str, Prior]:
     """Priors from the words of a command line: one PATH KIND VALUES after another."""
-    known = dict(paths(config))
+    known, numbers = dict(paths(cfg)), dict(numbers_of(cfg))
     found: dict[str, Prior] = {}
     for path, kind, values in _entries([part for word in words for part in word.split()], flag):
         if path not in known:
@@ -57,6 +55,7 @@ def priors(words: Sequence[str], config: type[Experiment], flag: str) -> dict[st
         if path in found:
             raise ThespisError(f"{flag}: {path} is given twice; give it once")
         found[path] = _prior(f"{flag} {path}", kind, values, known[path])
+        _check_range(f"{flag} {path}", found[path], numbers.get(path))
     if not found:
         raise ThespisError(f"{flag} names nothing; {_FORM}")
     return found
@@ -89,6 +88,14 @@ def _prior(where: str, kind: str, values: list[str], hint: Any) -> Prior:
     return Range(low, high, log=kind == "log-uniform", whole=plain is int)
 
 
+def _check_range(where: str, prior: Prior, number: Number | None) -> None:
+    """Refuse a prior that could draw what the setting refuses."""
+    for value in (prior.low, prior.high) if isinstance(prior, Range) else getattr(prior, "options", ()):
+        wanted = None if number is None else number.refusal(round(value) if number.kind is int else value)
+        if wanted is not None:
+            raise ThespisError(f"{where}: {value:g} will not do; give {wanted}")
+
+
 def _plain(hint: Any) -> Any:
     """The type of a value, for one that may also be None."""
     if typing.get_origin(hint) in (Union, types.UnionType):
@@ -98,9 +105,12 @@ def _plain(hint: Any) -> Any:
 
 def _number(where: str, value: str) -> float:
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
         raise ThespisError(f"{where}: {value!r} is not a number") from None
+    if not math.isfinite(number):
+        raise ThespisError(f"{where}: {value!r} is not a finite number")
+    return number
 
 
 def _parse(where: str, value: str, hint: Any) -> Any:
@@ -129,5 +139,8 @@ def pairs(words: Sequence[str], flag: str) -> dict[str, Any]:
         path, equals, value = word.partition("=")
         if not equals or not path:
             raise ThespisError(f"{flag} {word}: give PATH=VALUE, e.g. unroll_length=8")
-        found[path] = yaml.safe_load(value)
+        try:
+            found[path] = yaml.safe_load(value)
+        except (yaml.YAMLError, RecursionError) as error:
+            raise ThespisError(f"{flag} {word}: {value!r} is not a value in YAML ({error})") from error
     return found

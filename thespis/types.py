@@ -177,7 +177,6 @@ class Transitions:
     `next_obs` is worth; 0 after a termination. `versions`: int64 `[N]`, packed, of the weights that chose `actions`.
     `weights`: float32 `[N]`, importance weights, at most 1. `keys`: int64 `[N]`, to send priorities back with.
     `taken`: transitions the replay had taken in when these were drawn.
-    `priorities`: float32 `[N]`, |TD error|, once an update has computed it.
     """
 
     obs: Tree
@@ -189,7 +188,6 @@ class Transitions:
     weights: Array
     keys: Array
     taken: int
-    priorities: Array | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Transitions, tuple(getattr(self, name) for name in self.__slots__)
@@ -233,7 +231,6 @@ class Sequences:
     `state`: recurrent state before `inputs[0]`, each part `[N, ...]`.
     `weights`: float32 `[N]`, importance weights, at most 1. `keys`: int64 `[N]`, to send priorities back with.
     `taken`: environment steps the replay had taken in when these were drawn.
-    `priorities`: float32 `[N]`, once an update has computed them.
     """
 
     inputs: Inputs
@@ -247,7 +244,6 @@ class Sequences:
     weights: Array
     keys: Array
     taken: int
-    priorities: Array | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Sequences, tuple(getattr(self, name) for name in self.__slots__)
@@ -319,10 +315,14 @@ Drawn = Transitions | Sequences
 
 
 class Episode(NamedTuple):
-    """A finished training episode, as the environment rewarded it (before clipping or scaling)."""
+    """A finished training episode, as the environment rewarded it (before clipping or scaling).
+
+    `info`: numbers that were tracked in the info of its last step, by name; None where there were none.
+    """
 
     reward: float
     length: int
+    info: dict[str, float] | None = None
 
 
 def map_tree(function: Callable[..., Any], *trees: Any) -> Any:

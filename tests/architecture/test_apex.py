@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import newest
 from safetensors.numpy import load_file
 
 from thespis import train
+from thespis.algorithms.dqn import EpsilonLadder
 from thespis.architectures.apex import Config
-from thespis.cli.main import main
-
-HERE = Path(__file__).parent
-
-
-@pytest.mark.parametrize(("form", "file"), [("text", "apex.txt"), ("mermaid", "apex.mermaid")])
-def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
-    assert main(["show", "apex", "--actors", "2", "--format", form]) == 0
-    assert capsys.readouterr().out == (HERE / file).read_text()
 
 
 def test_the_ladder_is_the_paper_s() -> None:
-    whole = np.concatenate([Config(actors=2, envs_per_actor=4).ladder(actor) for actor in range(2)])
+    ladder = EpsilonLadder()
+    whole = np.concatenate([ladder.amount(0, range(4 * actor, 4 * actor + 4), 8) for actor in range(2)])
     paper = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.001638, 0.000655]
     np.testing.assert_allclose(whole, paper, rtol=1e-3)
-    single = [Config(actors=4, envs_per_actor=1).ladder(actor).item() for actor in range(4)]
+    single = [ladder.amount(0, range(actor, actor + 1), 4).item() for actor in range(4)]
     np.testing.assert_allclose(single, [0.4, 0.047156, 0.005559, 0.000655], rtol=1e-3)
-    assert Config(actors=1, envs_per_actor=1).ladder(0).tolist() == [0.4]
+    assert ladder.amount(0, range(1), 1).tolist() == [0.4]
+    assert Config().algorithm.exploration == ladder
 
 
 @pytest.mark.timeout(120)
@@ -43,7 +37,7 @@ def test_a_few_updates(on: str, stage: Any) -> None:
     assert told["exit_reason"] == "total_steps" and told["updates"] > 100
     assert "learner.replay.prioritise" in told["edges"]
     assert told["dropped"] == {}, "nothing was overwritten, so no priority was stale"
-    checkpoint = max((stage.run / "checkpoints").glob("update-*"), key=lambda path: path.name)
+    checkpoint = newest(stage.run)
     saved = load_file(checkpoint / "replay-0.safetensors")
     inserted = json.loads((checkpoint / "replay-0.json").read_text())["inserted"]
     weights = saved["sampler/weights"]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from conftest import newest
+from fakes import StreamInsert, YieldingContext, run_until
 from safetensors.numpy import load_file
-from test_impala import FakeContext, Insert
 
 from thespis import train
-from thespis.algorithms.dpg import DPGUpdate
-from thespis.architectures.apex_dpg import Config, build_actor
-from thespis.architectures.parts import network
-from thespis.architectures.values import build_replay
+from thespis.algorithms.dpg import NoiseLadder
+from thespis.algorithms.updates.dpg import DPGUpdate
+from thespis.architectures.apex_dpg import Config
+from thespis.architectures.builders import build_replay, build_replay_actor
 from thespis.cli.main import main
 from thespis.config import DPGNetworkConfig, ReplayConfig, RewardConfig
 from thespis.envs.make import describe
@@ -26,10 +26,10 @@ from thespis.launch import defaults, launch
 from thespis.networks.acting import export_weights
 from thespis.networks.dpg import DPGNetwork
 from thespis.networks.policies import ActorCritic
+from thespis.plain import updated
 from thespis.runtime.context import Identity
 from thespis.types import Stream, Transitions, Unroll, Version, Versioned
 
-HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {
     "env": "Pendulum-v1", "actors": 2, "envs_per_actor": 2, "unroll_length": 5, "batch": 16, "batches_per_draw": 2,
     "total_steps": 1000, "eval_episodes": 2, "eval_every": 0.0, "network": {"hidden": [16], "critic_hidden": [16, 16]},
@@ -56,21 +56,13 @@ class Lopsided(gym.Env[Any, Any]):
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
 
 
-def newest(run: Path) -> Path:
-    return max((run / "checkpoints").glob("update-*"), key=lambda path: path.name)
-
-
-@pytest.mark.parametrize(("form", "file"), [("text", "apex-dpg.txt"), ("mermaid", "apex-dpg.mermaid")])
-def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
-    assert main(["show", "apex-dpg", "--actors", "2", "--format", form]) == 0
-    assert capsys.readouterr().out == (HERE / file).read_text()
-
-
 def test_the_ladder_falls_from_the_most_noise_to_the_least() -> None:
-    whole = np.concatenate([Config(actors=2, envs_per_actor=2).ladder(actor) for actor in range(2)])
+    ladder = NoiseLadder()
+    whole = np.concatenate([ladder.amount(0, range(2 * actor, 2 * actor + 2), 4) for actor in range(2)])
     np.testing.assert_allclose(whole, [0.4, 0.2, 0.1, 0.05], rtol=1e-6)
-    np.testing.assert_allclose(Config(actors=9, noise=0.3, least_noise=0.3).ladder(7), [0.3] * 4)
-    assert Config(actors=1, envs_per_actor=1).ladder(0).tolist() == [0.4]
+    np.testing.assert_allclose(NoiseLadder(noise=0.3, least_noise=0.3).amount(0, range(28, 32), 36), [0.3] * 4)
+    assert ladder.amount(0, range(1), 1).tolist() == [0.4]
+    assert Config().algorithm.exploration == ladder
 
 
 @pytest.mark.timeout(60)
@@ -121,26 +113,13 @@ class Fixed:
         return None if newer_than else Versioned(Version(1, 0), self._weights)
 
 
-class StreamInsert(Insert):
-    async def __call__(self, stream: Stream, unroll: Unroll) -> int:  # type: ignore[override]
-        await super().__call__(unroll)
-        return 0
-
-
 def collect(cfg: Config, weights: dict[str, Any], number: int) -> list[Unroll]:
     """What an actor of these weights sends."""
     insert = StreamInsert(number)
 
     async def act() -> None:
-        actor = build_actor(FakeContext(Identity("actor", 0, run_seed=5)), cfg, insert, Fixed(weights))
-        run = asyncio.create_task(actor.run())
-        ends = asyncio.create_task(insert.enough.wait())
-        await asyncio.wait({run, ends}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (run, ends):
-            task.cancel()
-        ended, _ = await asyncio.gather(run, ends, return_exceptions=True)
-        assert isinstance(ended, asyncio.CancelledError), ended
-        await actor.close()
+        actor = build_replay_actor(YieldingContext(Identity("actor", 0, run_seed=5)), cfg, insert, Fixed(weights))
+        await run_until(insert.enough, actor)
 
     asyncio.run(act())
     return insert.unrolls
@@ -149,20 +128,22 @@ def collect(cfg: Config, weights: dict[str, Any], number: int) -> list[Unroll]:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("env", [Lopsided, "Pendulum-v1"])
 def test_the_actor_s_priorities_are_those_the_learner_would_compute(env: Any) -> None:
-    cfg = Config(
-        env=env, actors=1, envs_per_actor=3, unroll_length=7, n_step=3, discount=0.9,
-        replay=ReplayConfig(warm_up=1, capacity=2000, priority_exponent=1.0, actor_priorities=True),
-        network=DPGNetworkConfig(hidden=(16,), critic_hidden=(16, 16)), reward=RewardConfig(kind="scale", scale=0.1),
-    )  # fmt: skip
-    made = network(cfg.network, describe(env), seed=1)
+    some = {
+        "unroll_length": 7, "n_step": 3, "discount": 0.9,
+        "replay": ReplayConfig(warm_up=1, capacity=2000, priority_exponent=1.0, actor_priorities=True),
+        "network": DPGNetworkConfig(hidden=(16,), critic_hidden=(16, 16)),
+        "reward": RewardConfig(kind="scale", scale=0.1),
+    }  # fmt: skip
+    cfg = updated(Config(env=env, actors=1, envs_per_actor=3), some)
+    made = cfg.algorithm.build_network(describe(env), seed=1)
     assert isinstance(made, DPGNetwork)
     weights = {
         name: value * 100 if name in ("policy.weight", "critic.output.weight") else value
         for name, value in export_weights(made).items()
     }
     unrolls = collect(cfg, weights, 80)
-    ctx = FakeContext(Identity("replay", 0, run_seed=0))
-    table = build_replay(ctx, cfg, 2000, SamplesPerInsert(1.0, 1, 1e9))
+    ctx = YieldingContext(Identity("replay", 0, run_seed=0))
+    table = build_replay(ctx, cfg, cfg.algorithm.items.replay, 2000, SamplesPerInsert(1.0, 1, 1e9))
 
     async def draw() -> Transitions:
         for unroll in unrolls:
@@ -173,13 +154,13 @@ def test_the_actor_s_priorities_are_those_the_learner_would_compute(env: Any) ->
 
     batch = asyncio.run(draw())
     known = table.state()[0]["sampler/weights"][batch.keys % 2000]
-    update = DPGUpdate(made, cfg)
+    update = DPGUpdate(made, cfg.algorithm)
     update.load(weights)
     update.restore({**{f"target/{name}": value for name, value in weights.items()}, "updates": np.array(0)})
-    update.gradients(batch)
-    assert batch.priorities is not None
+    priorities = update.gradients(batch).priorities
+    assert priorities is not None
     valued = known != 1.0  # the highest so far: a limit ended the unroll too, before the policy valued what it led to
-    np.testing.assert_allclose(batch.priorities[valued], known[valued], atol=1e-5)
+    np.testing.assert_allclose(priorities[valued], known[valued], atol=1e-5)
     assert (batch.discounts[~valued] > 0.0).all() and np.unique(batch.keys[~valued]).size < 80
     assert np.unique(known).size > 300
     if env is Lopsided:

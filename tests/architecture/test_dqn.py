@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from conftest import newest
 from safetensors.numpy import load_file
 
 from thespis import train
-from thespis.architectures.dqn import Config
+from thespis.algorithms.dqn import EpsilonSchedule
 from thespis.cli.main import main
 from thespis.config import QNetworkConfig, RewardConfig
 from thespis.errors import ThespisError
-from thespis.launch import defaults, launch
+from thespis.launch import check, defaults, launch
 
-HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {
     "actors": 2, "envs_per_actor": 2, "unroll_length": 5, "n_step": 3, "batch": 16, "batches_per_draw": 2,
     "target_period": 20, "total_steps": 1500, "eval_episodes": 0,
     "replay": {"warm_up": 200, "samples_per_insert": 4.0, "capacity": 1000},
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(("form", "file"), [("text", "dqn.txt"), ("mermaid", "dqn.mermaid")])
-def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
-    assert main(["show", "dqn", "--actors", "2", "--format", form]) == 0
-    assert capsys.readouterr().out == (HERE / file).read_text()
 
 
 @pytest.mark.timeout(120)
@@ -52,10 +45,6 @@ def test_a_few_updates(on: str, exponent: float, stage: Any) -> None:
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
 
-def newest(run: Path) -> Path:
-    return max((run / "checkpoints").glob("update-*"), key=lambda path: path.name)
-
-
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("on", ["simulation", "local"])
 def test_a_resumed_run_has_its_replay_again(on: str, stage: Any) -> None:
@@ -76,8 +65,9 @@ def test_a_resumed_run_has_its_replay_again(on: str, stage: Any) -> None:
 
 
 def test_epsilon_falls_with_the_steps_of_all_actors() -> None:
-    cfg = Config(actors=4, epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=1000)
-    assert [cfg.epsilon(steps) for steps in (0, 500, 1000, 9999)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    falling = EpsilonSchedule(epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=1000)
+    shares = [falling.amount(steps, range(4), 16) for steps in (0, 500, 1000, 9999)]
+    assert shares == pytest.approx([1.0, 0.55, 0.1, 0.1])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +80,7 @@ def test_epsilon_falls_with_the_steps_of_all_actors() -> None:
 )
 def test_settings_it_cannot_have(settings: dict[str, Any], what: str) -> None:
     with pytest.raises(ThespisError, match=what):
-        Config(**settings)
+        check("dqn", defaults("dqn", None, {**settings, "on": "simulation"}))
 
 
 @pytest.mark.parametrize(

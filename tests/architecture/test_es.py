@@ -7,29 +7,29 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import until
+from fakes import YieldingContext
 
 from thespis import train
-from thespis.architectures.es import ARSConfig, Config, build_coordinator, program
+from thespis.algorithms.es import ES, ARSConfig
+from thespis.architectures.es import Config, build_coordinator, program
 from thespis.cli.main import main
 from thespis.errors import ThespisError
 from thespis.evaluation import play
 from thespis.launch import defaults, launch
 from thespis.networks.moments import Moments
 from thespis.roles.coordinator import Ask, Order, Result, Snapshot
-from thespis.runtime.context import Context, Identity
+from thespis.runtime.context import Identity
 from thespis.trained import Trained
 
 HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {
-    "env": "CartPole-v1", "actors": 2, "pairs": 8, "envs_per_actor": 4, "total_steps": 2000, "noise_table": 4096,
+    "env": "CartPole-v1", "actors": 2, "pairs": 8, "envs_per_actor": 4, "total_steps": 4000, "noise_table": 4096,
     "network": {"hidden": [4], "normalize_observations": True}, "eval_episodes": 2, "eval_every": 0.0,
 }  # fmt: skip
 
@@ -47,16 +47,10 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 SAME = ("weights_sha256", "env_steps", "updates", "episodes", "return_mean_100", "eval_return_mean")
 
 
-@pytest.mark.parametrize(("form", "file"), [("text", "es.txt"), ("mermaid", "es.mermaid")])
-def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
-    assert main(["show", "es", "--actors", "3", "--format", form]) == 0
-    assert capsys.readouterr().out == (HERE / file).read_text()
-
-
 @pytest.mark.timeout(60)
 def test_any_number_of_workers_finds_the_same_parameters(calm: dict[str, Any], stage: Any) -> None:
     """Only who has nothing to do differs, and how long it takes."""
-    assert calm["updates"] >= 3 and calm["env_steps"] >= 2000
+    assert calm["updates"] >= 3 and calm["env_steps"] >= 4000
     for workers, protocol in ((2, "broadcast"), (8, "seeds"), (32, "broadcast")):
         told = run_es(stage.path / f"{workers}", actors=workers, protocol=protocol, repeat_after=0.0).summary
         assert {name: told[name] for name in SAME} == {name: calm[name] for name in SAME}
@@ -66,7 +60,8 @@ def test_any_number_of_workers_finds_the_same_parameters(calm: dict[str, Any], s
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("protocol", ["broadcast", "seeds"])
 def test_processes_find_the_parameters_of_the_simulation(protocol: str, calm: dict[str, Any], stage: Any) -> None:
-    run = run_es(stage.run, on="local", protocol=protocol, eval_episodes=0)  # an evaluator may not be up that soon
+    # An evaluator may not be up that soon; and a worker that the machine keeps waiting would have its unit repeated.
+    run = run_es(stage.run, on="local", protocol=protocol, eval_episodes=0, repeat_after=0.0)
     told = run.summary
     assert told["exit_reason"] == "total_steps" and told["restarts"] == 0
     assert set(told["edges"]) == {"worker.coordinator.order"} and told["lag"]["mean"] is None
@@ -90,7 +85,7 @@ def test_returns_travel_instead_of_parameters(stage: Any) -> None:
 
 @pytest.mark.timeout(60)
 def test_episodes_are_cut_at_a_multiple_of_the_mean(stage: Any) -> None:
-    told = run_es(stage.path / "capped", cap_factor=1.5, total_steps=1500, report_every=0.01)
+    told = run_es(stage.path / "capped", cap_factor=1.5, total_steps=2000, report_every=0.01)
     rows = [json.loads(line) for line in (told.path / "metrics.jsonl").read_text().splitlines()]
     caps = [row["es/episode_cap"] for row in rows if "es/episode_cap" in row]
     assert caps and all(5 < cap < 500 for cap in caps)
@@ -103,7 +98,7 @@ def test_augmented_random_search(stage: Any) -> None:
     run = run_es(stage.run, variant="ars", ars=ARSConfig(pairs=8, top=4, survival_bonus=1.0))
     weights = run.policy.network.state_dict()
     assert weights["policy.weight"].shape == (2, 4), "linear"
-    assert float(weights["encoder.torsos.0.normalizer.count"]) == run.summary["env_steps"]
+    assert 0 < float(weights["encoder.torsos.0.normalizer.count"]) < run.summary["env_steps"], "of episodes alone"
     assert not run.policy.network.policy.weight.any(), "here every step pays 1, so less the bonus all returns are 0"
     free = run_es(stage.path / "free", variant="ars")
     assert free.policy.network.policy.weight.any()
@@ -137,7 +132,10 @@ def test_faults_cost_time_and_nothing_else(
 ) -> None:
     told = run_es(stage.run, faults=(fault,), protocol=protocol, actors=3).summary
     assert (told["exit_reason"], told["restarts"]) == ("total_steps", restarts)
-    assert {name: told[name] for name in SAME} == {name: calm[name] for name in SAME}
+    alike = set(SAME) - {"env_steps"}
+    assert {name: told[name] for name in alike} == {name: calm[name] for name in alike}
+    # What is played again, or for nothing, was taken.
+    assert (told["env_steps"] > calm["env_steps"]) == bool(told["dropped"] or "lose" in fault)
     if fault.startswith("kill"):
         assert told["dropped"]["units"] == 1
     if fault.startswith("slow"):
@@ -171,7 +169,7 @@ def test_a_killed_worker_on_processes(stage: Any) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("protocol", ["broadcast", "seeds"])
 def test_a_resumed_run_equals_the_uninterrupted_one(protocol: str, stage: Any) -> None:
-    settings = {**SMALL, "on": "simulation", "protocol": protocol, "actors": 1, "total_steps": 4000, "keep": 100}
+    settings = {**SMALL, "on": "simulation", "protocol": protocol, "actors": 1, "total_steps": 7000, "keep": 100}
     settings["checkpoint_every"] = 0.08  # every unit must fit in between
     whole = train("es", run_dir=stage.path / "whole", quiet=True, **settings)
     saved = sorted((whole.path / "checkpoints").glob("update-*"))
@@ -184,40 +182,23 @@ def test_a_resumed_run_equals_the_uninterrupted_one(protocol: str, stage: Any) -
     again = launch("es", defaults("es", None, settings), resume=stage.path / "again", quiet=True)
     for name in SAME:
         assert again.summary[name] == whole.summary[name], name
-    uncut = run_es(stage.path / "uncut", total_steps=4000).summary
+    uncut = run_es(stage.path / "uncut", total_steps=7000).summary
     assert whole.summary["weights_sha256"] == uncut["weights_sha256"], "nothing was played with other seeds"
 
 
 # -- the coordinator by itself --------------------------------------------------------------------------
 
 
-class FakeContext(Context):
-    """Time moves when it is told to."""
-
-    time = 0.0
-
-    def now(self) -> float:
-        return self.time
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
-        await asyncio.sleep(0)
-
-    def counters(self) -> dict[str, int]:
-        return dict(self._report.counters)
-
-
-def scene_of(protocol: str, **settings: Any) -> tuple[FakeContext, Any]:
+def scene_of(protocol: str, **settings: Any) -> tuple[YieldingContext, Any]:
     cfg: Any = defaults("es", None, {**SMALL, "protocol": protocol, "check_every": 1, **settings})
-    ctx = FakeContext(Identity("coordinator", 0, run_seed=0))
+    ctx = YieldingContext(Identity("coordinator", 0, run_seed=0))
     return ctx, build_coordinator(ctx, cfg)
 
 
 def result_of(generation: int, order: Order, digest: str | None = None) -> Result:
     rng = np.random.default_rng([generation, order.unit])
     return Result(generation, order.unit, rng.normal(size=(2, 2)).astype(np.float32), np.full((2, 2), 10, np.int32),
-                  Moments.of(np.ones((1, 4))), digest)  # fmt: skip
+                  40, Moments.of(np.ones((1, 4))), digest)  # fmt: skip
 
 
 def test_a_worker_whose_parameters_differ_is_put_right_and_its_result_dropped() -> None:
@@ -315,19 +296,33 @@ def test_what_a_dead_worker_had_is_free_when_its_next_life_asks() -> None:
         ({"pairs": 0}, "--pairs is 0"),
         ({"envs_per_actor": 5}, "--envs-per-actor is 5"),
         ({"pairs": 12, "envs_per_actor": 16}, "of the 24 episodes of a generation"),
-        ({"noise": 0.0}, "tries nothing"),
+        ({"noise": 0.0}, "--noise is 0.0; give more than 0"),
         ({"cap_factor": 0.9}, "--cap-factor is 0.9"),
-        ({"variant": "ars", "ars": ARSConfig(top=9)}, "--ars.top is 9"),
+        ({"variant": "ars", "ars": {"top": 9}}, "--ars.top is 9"),
     ],
 )
 def test_settings_it_cannot_have(settings: dict[str, Any], what: str) -> None:
     with pytest.raises(ThespisError, match=what):
-        Config(**settings)
+        defaults("es", None, settings)
 
 
 def test_idle_workers_are_announced() -> None:
-    assert "4 units of work, so 2 workers will be idle" in program(Config(actors=6, pairs=32)).notes[0]
-    assert not program(Config(actors=4, pairs=32)).notes
+    assert "4 units of work, so 2 workers will be idle" in program(Config(actors=6, algorithm=ES(pairs=32))).notes[0]
+    assert not program(Config(actors=4, algorithm=ES(pairs=32))).notes
+
+
+def test_it_carries_episodes_and_nothing_else() -> None:
+    assert defaults("es", "Swimmer-v5", {"algorithm": "es"}) == defaults("es", "Swimmer-v5", {})
+    with pytest.raises(ThespisError, match="carries returns of episodes; choose es$"):
+        defaults("es", None, {"algorithm": "ppo"})
+    with pytest.raises(ThespisError, match="--algorithm es learns from returns of episodes, and .* carries unrolls"):
+        defaults("impala", None, {"algorithm": "es"})
+
+
+@pytest.mark.parametrize(("variant", "deviation"), [("es", "0.2"), ("ars", "0.7")])
+def test_exploration_is_the_noise_of_the_variant(variant: str, deviation: str) -> None:
+    cfg = defaults("es", None, {"variant": variant, "noise": 0.2, "ars": {"noise": 0.7}})
+    assert cfg.exploration == f"noise is added to the parameters: deviation {deviation}"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import until
+from conftest import newest, until
 
 from thespis import train
 from thespis.architectures import gorila, parameter_server
@@ -29,22 +29,12 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("form", "file"), [("text", "gorila.txt"), ("mermaid", "gorila.mermaid")])
-def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
-    assert main(["show", "gorila", "--actors", "3", "--format", form]) == 0
-    assert capsys.readouterr().out == (HERE / file).read_text()
-
-
 def test_bundles_stay_together_and_learners_of_one_replay_do_not() -> None:
     homes = gorila.program(gorila.Config(actors=2, shards=2)).processes
     assert [spec.role for spec in homes["bundle-1"]] == ["replay", "learner", "actor"]
-    assert {spec.near for spec in homes["bundle-1"]} == {"bundle 1"}
+    assert {spec.colocate for spec in homes["bundle-1"]} == {"bundle 1"}
     shared = gorila.program(gorila.Config(actors=2, learners=3, replay_mode="global"))
     assert [spec.role for spec in shared.roles] == ["server", "replay", *["learner"] * 3, *["actor"] * 2, "evaluator"]
-
-
-def newest(run: Path) -> Path:
-    return max((run / "checkpoints").glob("update-*"), key=lambda path: path.name)
 
 
 def check(run: Trained) -> None:
@@ -200,8 +190,8 @@ DQN = {name: SMALL[name] for name in SMALL if name not in WORKERS}
     ("on", "settings"), [*(("simulation", case) for case in PS_CASES), ("local", PS_CASES[0])], ids=str
 )
 def test_a_parameter_server_s_workers_learn_by_dqn(on: str, settings: dict[str, Any], stage: Any) -> None:
-    run = train("parameter-server", algorithm="dqn", on=on, run_dir=stage.run, quiet=True, dqn=DQN,
-                **{**WORKERS, **settings})  # fmt: skip
+    run = train("parameter-server", algorithm="dqn", on=on, run_dir=stage.run, quiet=True,
+                **{**DQN, **WORKERS, **settings})  # fmt: skip
     check(run)
     pushed = sum(saved["updates"] for saved in counts(stage.run, "learner"))
     told, cfg = run.summary, parameter_server.Config(**{**settings, "actors": 2})
@@ -224,7 +214,7 @@ def test_a_parameter_server_s_workers_learn_by_dqn(on: str, settings: dict[str, 
 )
 def test_settings_it_cannot_have(settings: dict[str, Any], what: str) -> None:
     with pytest.raises(ThespisError, match=what):
-        gorila.Config(**settings)
+        defaults("gorila", None, settings)
 
 
 @pytest.mark.parametrize("name", ["gorila", "parameter-server --algorithm dqn"])

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fakes import Insert, Pull, YieldingContext, run_until
 
 from thespis import train
+from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.impala import Config, build_actor
-from thespis.architectures.parts import network
-from thespis.cli.main import main
-from thespis.config import NetworkConfig, resolve
+from thespis.config import NetworkConfig, Unrolls
 from thespis.envs.make import describe
-from thespis.networks.acting import export_weights, load_weights
+from thespis.networks.acting import load_weights
 from thespis.networks.inputs import as_tensor, tensor_inputs
-from thespis.runtime.context import Context, Identity
-from thespis.types import Unroll, Version, Versioned
-
-HERE = Path(__file__).parent
-
-
-@pytest.mark.parametrize(("form", "file"), [("text", "impala.txt"), ("mermaid", "impala.mermaid")])
-def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
-    assert main(["show", "impala", "--actors", "2", "--format", form]) == 0
-    assert capsys.readouterr().out == (HERE / file).read_text()
+from thespis.runtime.context import Identity
+from thespis.user_code import resolve
 
 
 @pytest.mark.timeout(120)
@@ -62,78 +51,19 @@ def test_lag_is_bounded_by_what_can_be_under_way(actors: int, capacity: int, sta
     assert actors <= run.summary["lag"]["max"] <= 2 * actors + capacity + 2
 
 
-class FakeContext(Context):
-    """Time stands still."""
-
-    def now(self) -> float:
-        return 0.0
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
-        await asyncio.sleep(0)
-
-
-class Insert:
-    """Collects unrolls, and says when there are enough."""
-
-    name = "actor.queue.insert"
-
-    def __init__(self, wanted: int) -> None:
-        self.unrolls: list[Unroll] = []
-        self.wanted = wanted
-        self.enough = asyncio.Event()
-
-    async def __call__(self, unroll: Unroll) -> None:
-        self.unrolls.append(unroll)
-        await asyncio.sleep(0)
-        if len(self.unrolls) >= self.wanted:
-            self.enough.set()
-
-
-class Pull:
-    """New weights at every call, each as different as an update would not make them."""
-
-    name = "actor.weights.pull"
-
-    def __init__(self, made: Any) -> None:
-        self._network = made
-        self._rng = np.random.default_rng(0)
-        self.given: dict[int, dict[str, Any]] = {}
-
-    async def __call__(self, newer_than: Version | None) -> Versioned:
-        version = Version(2, len(self.given))
-        weights = export_weights(self._network)
-        weights = {
-            name: value + self._rng.normal(scale=0.3, size=value.shape).astype(value.dtype)
-            if value.dtype == np.float32 and "normal" not in name else value
-            for name, value in weights.items()
-        }  # fmt: skip
-        self.given[version.packed()] = weights
-        return Versioned(version, weights)
-
-
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("lstm", [0, 8], ids=["feed-forward", "lstm"])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "thespis/Memory-v0"])
 def test_the_learner_reproduces_what_the_actor_did(env: str, lstm: int) -> None:
     """With the version that acted, on the stored unroll, the log-probabilities come out the same (50 unrolls)."""
-    cfg = Config(
-        env=env, envs_per_actor=3, unroll_length=7, network=NetworkConfig(hidden=(16,), lstm=lstm), actors=1
-    )  # fmt: skip
-    made: Any = network(cfg.network, describe(resolve(cfg.env)), seed=1)
+    algorithm = VTrace(items=Unrolls(unroll_length=7), network=NetworkConfig(hidden=(16,), lstm=lstm))
+    cfg = Config(env=env, envs_per_actor=3, actors=1, algorithm=algorithm)
+    made: Any = algorithm.build_network(describe(resolve(cfg.env)), seed=1)
     insert, pull = Insert(50), Pull(made)
 
     async def act() -> None:
-        actor = build_actor(FakeContext(Identity("actor", 0, run_seed=5)), cfg, insert, pull)
-        run = asyncio.create_task(actor.run())
-        ends = asyncio.create_task(insert.enough.wait())
-        await asyncio.wait({run, ends}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (run, ends):
-            task.cancel()
-        ended, _ = await asyncio.gather(run, ends, return_exceptions=True)
-        assert isinstance(ended, asyncio.CancelledError), ended
-        await actor.close()
+        actor = build_actor(YieldingContext(Identity("actor", 0, run_seed=5)), cfg, insert, pull)
+        await run_until(insert.enough, actor)
 
     asyncio.run(act())
     assert len(insert.unrolls) >= 50

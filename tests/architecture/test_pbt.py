@@ -12,15 +12,13 @@ import pytest
 from conftest import until
 
 from thespis import train
-from thespis.architectures.pbt import Config, program
+from thespis.architectures.pbt import Config
 from thespis.cli.main import main
-from thespis.cli.show import mermaid, text
 from thespis.errors import ThespisError
 from thespis.launch import launch
 from thespis.runs.checkpoints import Checkpoints, policy_weights, weights_sha256
 from thespis.runs.lineage import Lineage, Row, read
 
-HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {
     "member": "a2c",
     "population": 2,
@@ -39,13 +37,6 @@ SMALL: dict[str, Any] = {
 def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """matplotlib keeps the files of fonts open, which are not left by a run."""
     monkeypatch.setattr("thespis.runs.ancestry.draw_ancestry", lambda path: "")
-
-
-@pytest.mark.parametrize(("form", "file"), [(text, "pbt.txt"), (mermaid, "pbt.mermaid")])
-def test_the_graph_is_the_stored_one(form: Any, file: str) -> None:
-    p = program(Config(slots=2))
-    p.check()
-    assert form(p) + "\n" == (HERE / file).read_text()
 
 
 def check(run: Any, restarts: int = 0) -> list[Row]:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from thespis import train
-from thespis.cli.main import main
 from thespis.errors import ThespisError
 
-HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {
     "actors": 2, "envs_per_actor": 2, "unroll_length": 16, "epochs": 2, "minibatches": 2, "total_steps": 2000,
     "eval_episodes": 0, "quiet": True,
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(("form", "file"), [("text", "ppo.txt"), ("mermaid", "ppo.mermaid")])
-def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
-    assert main(["show", "ppo", "--actors", "2", "--format", form]) == 0
-    assert capsys.readouterr().out == (HERE / file).read_text()
 
 
 @pytest.mark.timeout(60)
@@ -92,9 +83,9 @@ def test_memory_and_normalisation_go_together(stage: Any) -> None:
     ("settings", "complaint"),
     [
         ({"backups": 2}, "must wait for at least one"),
-        ({"backups": -1}, "must wait for at least one"),
+        ({"backups": -1}, "--backups is -1; give at least 0"),
         ({"epochs": 0}, "--epochs is 0"),
-        ({"clip": 0.0}, "--clip must be more than 0"),
+        ({"clip": 0.0}, "--clip is 0.0; give more than 0"),
         ({"unroll_length": 0}, "--unroll-length is 0"),
         ({"minibatches": 65}, "only 64 steps"),
         ({"minibatches": 5, "network": {"lstm": 8}}, "only 4 environments"),

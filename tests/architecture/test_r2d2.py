@@ -9,28 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import newest
 from safetensors.numpy import load_file
 
 from thespis import train
 from thespis.cli.main import main
 from thespis.launch import defaults, launch
 
-HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {
     "env": "thespis/Recall-v0", "actors": 2, "envs_per_actor": 2, "unroll_length": 5, "sequence_length": 10,
     "burn_in": 3, "batch": 8, "batches_per_draw": 2, "target_period": 20, "total_steps": 1500, "eval_episodes": 0,
     "replay": {"warm_up": 20, "samples_per_insert": 4.0, "capacity": 1000},
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(("form", "file"), [("text", "r2d2.txt"), ("mermaid", "r2d2.mermaid")])
-def test_the_graph_is_the_stored_one(form: str, file: str, capsys: Any) -> None:
-    assert main(["show", "r2d2", "--actors", "2", "--format", form]) == 0
-    assert capsys.readouterr().out == (HERE / file).read_text()
-
-
-def newest(run: Path) -> Path:
-    return max((run / "checkpoints").glob("update-*"), key=lambda path: path.name)
 
 
 @pytest.mark.timeout(120)
@@ -95,7 +85,7 @@ def test_a_resumed_run_has_its_sequences_again(stage: Any) -> None:
     [
         ("--env Pendulum-v1", "need Discrete actions"),
         ("--burn-in 11", "some steps would never be learned from; give it at least 21"),
-        ("--burn-in -1", "--burn-in cannot be negative"),
+        ("--burn-in -1", "--burn-in is -1; give at least 0"),
         ("--replay.capacity 500", "a replay of 500 steps cannot hold"),
         ("--replay.bytes 100000", "cannot hold the sequences"),
         ("--replay.capacity 1000000000000", "GB are free; give --replay.bytes"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import newest
 
 from thespis import train
 from thespis.cli.main import main
@@ -18,10 +18,6 @@ SMALL: dict[str, Any] = {
     "replay": {"warm_up": 100, "samples_per_insert": 4.0, "capacity": 1200, "shards": 2},
 }  # fmt: skip
 SEQUENCES = {"env": "thespis/Recall-v0", "sequence_length": 10, "burn_in": 3}
-
-
-def newest(run: Path) -> Path:
-    return max((run / "checkpoints").glob("update-*"), key=lambda path: path.name)
 
 
 @pytest.mark.timeout(60)
@@ -39,11 +35,11 @@ def test_a_few_updates_from_two_shards(name: str, on: str, extra: dict[str, Any]
     counts = [json.loads((newest(stage.run) / f"replay-{shard}.json").read_text()) for shard in range(2)]
     for count in counts:
         assert count["sampled"] > 0 and count["written"] > 0
-        error = 2 * max(4.0 * cfg.insert_items, 16)
+        error = 2 * max(4.0 * cfg.algorithm.items.per_insert(cfg.envs_per_actor), 16)
         assert abs(4.0 * (count["inserted"] - 50) - count["sampled"]) <= error, "each keeps its own band"
     assert counts[0]["sampled"] == pytest.approx(counts[1]["sampled"], abs=2 * 16)
     pids = json.loads((stage.run / "topology.json").read_text())["processes"]
-    assert {"replay-0", "replay-1", "services"} <= set(pids)
+    assert {"replay-0", "replay-1", "storage"} <= set(pids)
 
 
 @pytest.mark.timeout(60)
@@ -60,7 +56,7 @@ def test_items_can_be_limited_to_one_draw(stage: Any) -> None:
     [
         ("apex", "--replay.shards 3", "3 replay shards for 2 actors"),
         ("apex", "--replay.shards 2 --batch 33", "33 is not divisible by 2"),
-        ("dqn", "--replay.shards 0", "--replay.shards is at least 1"),
+        ("dqn", "--replay.shards 0", "--replay.shards is 0; give at least 1"),
         ("dqn", "--replay.sampler fifo", "give --replay.max-times-sampled"),
         ("gorila", "--replay.shards 2", "--replay.shards must stay 1"),
         (

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_impala import FakeContext, Pull
+from fakes import Pull, YieldingContext, run_until
 
-from thespis.architectures.parts import network
-from thespis.config import resolve
 from thespis.envs.make import describe
 from thespis.launch import architecture, defaults
 from thespis.networks.acting import load_weights
@@ -22,6 +20,7 @@ from thespis.networks.inputs import TensorInputs, as_tensor
 from thespis.roles import ReplayTable
 from thespis.runtime.context import Identity
 from thespis.types import Sequences, Stream, Unroll
+from thespis.user_code import resolve
 
 SMALL: dict[str, Any] = {
     "actors": 1, "envs_per_actor": 3, "unroll_length": 5, "sequence_length": 9, "burn_in": 3, "epsilon": 0.6,
@@ -51,18 +50,12 @@ async def act(program: Any, pull: Pull, wanted: int) -> ReplayTable:
     """The program's own actor and replay, until the replay holds `wanted` sequences."""
     specs = {spec.role: spec for spec in program.roles}
     replay = specs["replay"].builder(
-        FakeContext(Identity("replay", 0, run_seed=5)), *specs["replay"].args, **specs["replay"].settings
+        YieldingContext(Identity("replay", 0, run_seed=5)), *specs["replay"].args, **specs["replay"].settings
     )
     insert = Insert(replay, wanted)
     cfg = specs["actor"].args[0]
-    actor = specs["actor"].builder(FakeContext(Identity("actor", 0, run_seed=5)), cfg, insert, pull)
-    run, ends = asyncio.create_task(actor.run()), asyncio.create_task(insert.enough.wait())
-    await asyncio.wait({run, ends}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (run, ends):
-        task.cancel()
-    ended, _ = await asyncio.gather(run, ends, return_exceptions=True)
-    assert isinstance(ended, asyncio.CancelledError), ended
-    await actor.close()
+    actor = specs["actor"].builder(YieldingContext(Identity("actor", 0, run_seed=5)), cfg, insert, pull)
+    await run_until(insert.enough, actor)
     return replay  # type: ignore[no-any-return]
 
 
@@ -91,7 +84,7 @@ def test_the_learner_computes_the_values_that_were_stored(name: str, env: str) -
     """The first 50 sequences; weights change wildly between unrolls, and sequences reach over several."""
     cfg: Any = defaults(name, env, SMALL)
     program = architecture(name).program(cfg)
-    made: Any = network(cfg.network, describe(resolve(cfg.env)), seed=1)
+    made: Any = cfg.algorithm.build_network(describe(resolve(cfg.env)), seed=1)
     pull = Pull(made)
     replay = asyncio.run(act(program, pull, 80))
     steps, window = replay._steps, replay._window

@@ -13,6 +13,8 @@ import numpy as np
 from thespis import roles
 from thespis.budget import Budget
 from thespis.config import OptimizerConfig
+from thespis.runs.commit import stage
+from thespis.service import Method, RoleDescription
 from thespis.types import Stamp, Version, Versioned
 
 _MORE = 4
@@ -111,7 +113,7 @@ class Forgetful(roles.Replay):
 class Publisher:
     """Publishes versions 0, 1, 2, ... of its epoch, with weights that say which they are."""
 
-    PUBLISHES: ClassVar = True
+    description: ClassVar = RoleDescription(publishes=True)
 
     def __init__(self, ctx: Any, publish: Any, updates: int, crash_at: tuple[int, str] | None, once: Path) -> None:
         self._ctx, self._publish, self._updates, self._crash_at, self._once = ctx, publish, updates, crash_at, once
@@ -151,7 +153,7 @@ class Puller:
 class Mute:
     """A service that takes calls and never answers."""
 
-    EDGES = {"ask": "inference"}  # noqa: RUF012
+    description: ClassVar = RoleDescription(methods={"ask": Method("inference", takes="question")})
 
     def __init__(self, ctx: Any, *, error: str = "") -> None:
         self._ctx, self._error = ctx, error
@@ -212,3 +214,14 @@ class FragileServer(roles.ParameterServer):
             await self._ctx.sleep(1.0)  # time for a checkpoint
             crash(self.crash_at[1], self.once)
         return answer
+
+
+class HalfWriter:
+    """Begins to write below `directory` and is killed there, or fails where it has no process of its own."""
+
+    def __init__(self, ctx: Any, directory: Path, how: str) -> None:
+        self._directory, self._how = directory, how
+
+    async def run(self) -> None:
+        (stage(self._directory) / "half").write_bytes(b"?")
+        crash(self._how, self._directory.parent / "crashed")

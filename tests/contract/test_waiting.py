@@ -1,4 +1,4 @@
-"""What every runtime says of roles that wait for ever, and of services that fail."""
+"""Every runtime names deadlocked roles and failed services, and leaves no half-written file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract_roles import Asker, Consumer, Mute, Producer
+from contract_roles import Asker, Consumer, HalfWriter, Mute, Producer
 
 from thespis.program import Program
 from thespis.roles import Replay
@@ -48,3 +48,14 @@ def test_a_service_that_fails_is_named_itself(on: str, process: str | None, perf
     assert outcome.summary["exit_reason"] == "error"
     assert outcome.error.startswith("oracle 0: ValueError: no such question")
     assert outcome.error.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("on", RUNTIMES)
+def test_the_end_of_a_run_removes_what_a_death_left_half_written(on: str, perform: Any, stage: Any) -> None:
+    program = Program("half")
+    how = "raise" if on == "simulation" else "kill"
+    program.add("writer", HalfWriter, stage.run / "checkpoints", how, restarts=0)
+    outcome = perform(program, on)
+    assert outcome.summary["exit_reason"] == "error"
+    assert (stage.run / "crashed").exists()
+    assert not list(stage.run.rglob(".tmp-*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -55,15 +56,20 @@ def slow() -> gym.Env[Any, Any]:
 
 
 class _Parent(Chain):
-    """Has a process of its own, which it ends when it is closed."""
+    """Has processes of its own, one in a session of its own, which it ends when it is closed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._process = subprocess.Popen(["sleep", "3600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._processes = [
+            subprocess.Popen(["sleep", "3600"], start_new_session=apart, **nowhere)  # type: ignore[call-overload]
+            for apart in (False, True)
+        ]
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        for process in self._processes:
+            process.kill()
+            process.wait()
 
 
 def parent() -> gym.Env[Any, Any]:
@@ -75,6 +81,10 @@ class _Broken(Chain):
         raise RuntimeError("not today")
 
 
+def broken() -> gym.Env[Any, Any]:
+    return _Broken()
+
+
 def fails_for_sixteen() -> gym.Env[Any, Any]:
     """Well when few are made, as for training; the evaluator makes sixteen."""
     global _made
@@ -82,9 +92,18 @@ def fails_for_sixteen() -> gym.Env[Any, Any]:
     return _Broken() if _made > 12 else Chain()
 
 
+class _Endless(Chain):
+    """Adds the process's id to the file RESETS at each reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        with open(os.environ["RESETS"], "a") as file:
+            file.write(f"{os.getpid()}\n")
+        return super().reset(seed=seed, options=options)
+
+
 def endless() -> gym.Env[Any, Any]:
     """Episodes that take a long time to end, for an evaluation that lasts."""
-    return Chain(length=10_000_000)
+    return _Endless(length=10**9)
 
 
 class _Signs(gym.Env[Any, Any]):
@@ -161,3 +180,28 @@ def watchful(observation_space: Any, action_space: Any) -> Any:
             return super().forward(inputs, state)
 
     return Watching(observation_space, action_space, NetworkConfig(hidden=(8,)))
+
+
+class _Holds(Chain):
+    """In a process of a run, never returns from its constructor, once; nor from `close` after it was stepped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stepped = False
+        self._trained = "thespis.runtime.probe" not in sys.orig_argv
+        once = Path(os.environ["ONCE"])
+        if self._trained and not once.exists():
+            once.touch()
+            time.sleep(3600.0)
+
+    def step(self, action: Any) -> Any:
+        self._stepped = True
+        return super().step(action)
+
+    def close(self) -> None:
+        if self._trained and self._stepped:
+            time.sleep(3600.0)
+
+
+def holds() -> gym.Env[Any, Any]:
+    return _Holds()

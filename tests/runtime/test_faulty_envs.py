@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,26 @@ def test_a_hanging_environment_is_named_and_replaced(
     assert f"actor 0: EnvError: {place}: did not return within 0.5 s; restarting" in ended.stderr
     assert ended.returncode == 0
     assert_finite(stage.run)
+
+
+def test_an_environment_that_hangs_while_it_is_made_or_closed_is_named(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCE", str(stage.path / "once"))
+    ended = stage.train("--env", "factories::holds", "--env-timeout", 1, "--total-steps", 300, seconds=80)
+    assert "EnvError: env 0: __init__ did not return within 1 s; restarting" in ended.stderr
+    assert re.search(r"actor 0: (EnvError: )?env 0: close did not return .*at the end", ended.stderr)
+    assert ended.returncode == 0
+
+
+def test_a_broken_environment_is_told_before_anything_starts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", "raise")
+    ended = stage.train("--env", "factories::broken")
+    assert ended.returncode == 2
+    first, *rest = ended.stderr.splitlines()
+    assert first == (
+        "thespis: environment 'factories::broken' fails in step, so nothing was started: "
+        "env 0, episode 0, step 1: step raised RuntimeError: not today"
+    )
+    assert rest[1].endswith("in step") and rest[2].strip() == 'raise RuntimeError("not today")' and len(rest) == 3
+    assert not stage.run.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -21,9 +22,11 @@ from thespis.runs.directory import RunDirectory
 pytestmark = pytest.mark.timeout(120)
 KEYS = [
     "architecture", "env", "seed", "on", "exit_reason", "env_steps", "updates", "episodes", "wall_seconds",
-    "startup_seconds", "first_step_seconds", "steps_per_second", "updates_per_second", "return_mean_100",
-    "eval_return_mean", "eval_episodes", "seconds_to_threshold", "lag", "lag_counts", "samples_per_insert", "roles",
-    "edges", "restarts", "dropped", "nodes", "weights_sha256", "processes",
+    "startup_seconds", "first_step_seconds", "steps_per_second", "updates_per_second", "learning_seconds",
+    "return_mean_100", "return_mean", "return_episodes", "eval_return_mean", "eval_episodes", "eval_env_steps",
+    "stop_at_return", "seconds_to_threshold", "steps_to_threshold", "lag", "lag_counts", "samples_per_insert", "roles",
+    "edges", "restarts", "dropped", "nodes", "weights_sha256", "processes", "checkpoint", "algorithm", "exploration",
+    "real_seconds", "resumed_at_steps",
 ]  # fmt: skip
 FOREVER = 10**9
 
@@ -34,6 +37,12 @@ def begin(stage: Stage, *flags: object) -> subprocess.Popen[str]:
     until(lambda: process.poll() is not None or '"lag/mean"' in read(stage.run / "metrics.jsonl"))
     assert process.poll() is None, process.communicate()
     return process
+
+
+def learns_again(stage: Stage) -> None:
+    """Wait until the run has learned from what was made after now."""
+    before = len(read(stage.run / "metrics.jsonl").splitlines()) + 3
+    until(lambda: '"lag/mean"' in "".join(read(stage.run / "metrics.jsonl").splitlines()[before:]))
 
 
 def read(path: Path) -> str:
@@ -76,17 +85,16 @@ def test_a_killed_learner_resumes_from_its_checkpoint(stage: Stage) -> None:
     """Its queue and the weights go with it and come back empty; the actors go on."""
     process = begin(stage, "--total-steps", FOREVER, "--checkpoint-every", 0.3, "--keep", 50)
     until(lambda: list((stage.run / "checkpoints").glob("update-*")))
-    os.kill(pid_of(stage, "hub"), signal.SIGKILL)
+    os.kill(pid_of(stage, "learner"), signal.SIGKILL)
     line = until(lambda: [line for line in read(stage.run / "log.txt").splitlines() if "resumes from" in line])[0]
     taken = json.loads((stage.run / "checkpoints" / line.split()[-1] / "learner-0.json").read_text())["updates"]
     saved = len(list((stage.run / "checkpoints").glob("update-*")))
     until(lambda: len(list((stage.run / "checkpoints").glob("update-*"))) > saved)
-    before = len(read(stage.run / "metrics.jsonl").splitlines())
-    until(lambda: '"lag/mean"' in "".join(read(stage.run / "metrics.jsonl").splitlines()[before:]))
+    learns_again(stage)
     process.terminate()
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "hub (queue 0, weights 0, learner 0) was killed by SIGKILL; restarting in 0.5 s (1 of 3)" in err
+    assert "learner (queue 0, weights 0, learner 0) was killed by SIGKILL; restarting in 0.5 s (1 of 3)" in err
     ended = summary(stage)
     assert (ended["restarts"], ended["dropped"]["queues"]) == (3, 1)
     assert json.loads((newest(stage) / "learner-0.json").read_text())["updates"] > taken, "the learner started over"
@@ -95,9 +103,87 @@ def test_a_killed_learner_resumes_from_its_checkpoint(stage: Stage) -> None:
     assert json.loads((stage.run / "checkpoints" / "epoch-learner.json").read_text()) == {"epoch": 1}
 
 
-def test_a_killed_parent_leaves_nothing(stage: Stage) -> None:
+def test_a_learner_killed_while_its_neighbours_start(stage: Stage) -> None:
+    """They get a line to its first life and one to its second, and must end with the second."""
+    process = stage.start("train", "impala", *stage.small(), "--total-steps", 3_000)
+    until(lambda: (stage.run / "topology.json").exists())
+    os.kill(pid_of(stage, "learner"), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "learner (queue 0, weights 0, learner 0) was killed by SIGKILL" in err
+    assert saved_steps(stage) == summary(stage)["env_steps"]
+
+
+def saved_steps(stage: Stage) -> int:
+    return int(json.loads((newest(stage) / "meta.json").read_text())["env_steps"])
+
+
+def test_a_process_that_is_down_at_the_end_contributes_its_last_state(stage: Stage) -> None:
+    flags = ["--eval-episodes", 1, "--eval-every", 0.2, "--checkpoint-every", 0.3, "--total-steps", FOREVER]
+    process = begin(stage, *flags)
+    until(lambda: list((stage.run / "checkpoints").glob("update-*/evaluator-0.json")))
+    os.kill(pid_of(stage, "evaluator-0"), signal.SIGKILL)
+    until(lambda: "evaluator 0 was killed by SIGKILL" in read(stage.run / "log.txt"))
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert "evaluator-0 could not be asked for the checkpoint, which holds it as of update-" in err
+    ended = summary(stage)
+    assert saved_steps(stage) == ended["env_steps"] and newest(stage).name == ended["checkpoint"]
+    assert (newest(stage) / "evaluator-0.json").exists()
+    assert json.loads((newest(stage) / "meta.json").read_text())["carried_over"]["evaluator 0"].startswith("update-")
+
+
+def test_a_stopped_process_is_named_and_does_not_hold_up_the_end(stage: Stage) -> None:
     process = begin(stage, "--total-steps", FOREVER)
-    assert len(stage.processes()) == 3
+    pid = pid_of(stage, "learner")
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: f"learner (pid {pid}) was stopped by a signal; unless it goes on" in read(stage.run / "log.txt"))
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert saved_steps(stage) == summary(stage)["env_steps"]
+
+
+def test_a_process_that_stays_stopped_is_replaced(stage: Stage) -> None:
+    process = begin(stage, "--total-steps", FOREVER)
+    os.kill(pid_of(stage, "actor-0"), signal.SIGSTOP)
+    until(lambda: "actor-0 was stopped by a signal for 10 s; restarting" in read(stage.run / "log.txt"))
+    learns_again(stage)
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(stage: Stage) -> None:
+    """As in `thespis train ... | head`, or after a terminal was closed."""
+    process = begin(stage, "--total-steps", 30_000)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert saved_steps(stage) == summary(stage)["env_steps"] >= 30_000
+
+
+def test_a_run_directory_that_is_deleted_is_made_again(stage: Stage) -> None:
+    process = begin(stage, "--total-steps", FOREVER, "--checkpoint-every", 0.5)
+    config = read(stage.run / "config.yaml")
+    stage.run.rename(stage.path / "deleted")  # at once: the run could add a file to a directory that is being removed
+    shutil.rmtree(stage.path / "deleted")
+    until(lambda: "made it again" in read(stage.run / "log.txt"))
+    until(lambda: list((stage.run / "checkpoints").glob("update-*")))
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert f"{stage.run} is gone" in err
+    assert read(stage.run / "config.yaml") == config and saved_steps(stage) == summary(stage)["env_steps"]
+
+
+def test_a_killed_parent_leaves_nothing(stage: Stage) -> None:
+    """Not even what environments have started in sessions of their own."""
+    process = begin(stage, "--total-steps", FOREVER, "--env", "factories::parent")
+    # The driver and its guard, learner and actor, and two for each of the actor's two environments.
+    assert len(stage.processes()) == 8
     process.kill()
     process.wait()
     until(lambda: not stage.processes(), 20.0)
@@ -121,7 +207,7 @@ def test_nobody_listens(stage: Stage) -> None:
     assert not held & (listening | named), "a socket that others could find"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_leaves(number: int, stage: Stage) -> None:
     process = begin(stage, "--total-steps", FOREVER, "--env", "factories::parent")
     process.send_signal(number)
@@ -155,17 +241,6 @@ def test_a_second_interrupt_leaves_at_once(stage: Stage, monkeypatch: pytest.Mon
     RunDirectory(stage.run).sweep()  # at once means without tidying up, which is left to `resume`
 
 
-def test_a_signal_cuts_the_final_evaluation_short(stage: Stage) -> None:
-    flags = ["--env", "factories::endless", "--eval-episodes", 2, "--eval-every", 0, "--total-steps", 500]
-    process = stage.start("train", "impala", *stage.small(), *flags)
-    until(lambda: process.poll() is not None or list((stage.run / "checkpoints").glob("update-*")))
-    time.sleep(1.0)
-    process.terminate()
-    process.communicate(timeout=8)
-    assert process.returncode == 0
-    assert summary(stage)["exit_reason"] == "total_steps"
-
-
 def test_a_run_that_is_over_before_all_are_up(stage: Stage) -> None:
     """Its evaluator may still be importing when the last step is taken: it is waited for, and keeps its part."""
     ended = stage.thespis("train", "impala", "--run-dir", stage.run, "--total-steps", 64, "--eval-episodes", 1)
@@ -189,14 +264,47 @@ def test_a_full_disk_does_not_stop_training(stage: Stage) -> None:
         until(lambda: "checkpoint not saved" in read(stage.run / "log.txt"))
         steps = len(read(stage.run / "metrics.jsonl").splitlines())
         until(lambda: len(read(stage.run / "metrics.jsonl").splitlines()) > steps + 5)
+        for home in ("actor-0", "learner"):  # a process that dies on a full disk comes back all the same
+            os.kill(pid_of(stage, home), signal.SIGKILL)
+            time.sleep(2.0)
+        (stage.run / "ballast").unlink()
+        learns_again(stage)
         process.terminate()
         _, err = process.communicate(timeout=15)
         assert process.returncode == 130, err
         assert "No space left on device" in err
-        assert "; the previous one is intact and training goes on" in err
+        assert ") is intact and training goes on" in err
         assert summary(stage)["exit_reason"] == "interrupted"
         assert newest(stage).name >= first.name
         assert not list(stage.run.rglob(".tmp-*"))
     finally:
         stage.close()
         subprocess.run(["umount", stage.run], check=True)
+
+
+def test_a_disk_that_is_full_at_the_start_is_said(stage: Stage) -> None:
+    disk = stage.path / "disk"
+    disk.mkdir()
+    options = "size=4k,nr_inodes=8"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("cannot mount a small disk here")
+    try:
+        (disk / "ballast").write_bytes(bytes(4096))
+        ended = stage.thespis("train", "impala", "--run-dir", disk / "run", "--total-steps", 100)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (2, False), ended.stderr
+        assert "No space left on device" in ended.stderr and not (disk / "run").exists()
+    finally:
+        stage.close()
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_run_that_cannot_save_its_end_fails(stage: Stage) -> None:
+    """Nothing is where checkpoints go, so not even the last one can be written."""
+    process = begin(stage, "--total-steps", 60_000)
+    (stage.run / "checkpoints" / "epoch-learner.json").unlink()
+    (stage.run / "checkpoints").rmdir()
+    (stage.run / "checkpoints").write_text("in the way")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert "the run ended (total_steps), but its last checkpoint was not saved; there is none" in err
+    assert summary(stage)["checkpoint"] is None

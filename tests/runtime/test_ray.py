@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 from conftest import Stage, until
 
+from thespis.envs.make import make
+from thespis.envs.toys import Chain
 from thespis.errors import ThespisError
 from thespis.program import Program
 from thespis.roles import Replay
@@ -61,6 +64,7 @@ def test_an_interrupted_run_goes_on_with_other_actors(stage: Stage) -> None:
     process = begin(stage, "--total-steps", FOREVER)
     (own,) = directories() - before
     assert users(own), "no Ray was started"
+    assert own.stat().st_mode & 0o077 == 0, "Ray's own directories are open to everybody"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
@@ -112,9 +116,10 @@ def test_an_address_where_no_ray_is(stage: Stage) -> None:
 @pytest.mark.parametrize("on", ["ray"])
 def test_no_room_is_said_with_names(on: str, perform: Any, tmp_path: Path) -> None:
     program = Program("large")
-    queue = program.add("queue", Replay.queue, capacity=2, near="learner")
+    learner = program.at(colocate="learner")
+    queue = learner.add("queue", Replay.queue, capacity=2)
     consumed, acked = tmp_path / "taken", tmp_path / "acked"
-    program.add("consumer", Consumer, queue.edge("sample", items=1), consumed, 1, acked, near="learner")
+    learner.add("consumer", Consumer, queue.edge("sample", items=1), consumed, 1, acked)
     program.add("producer", Producer, queue.edge("insert"), acked, 1, cpus=99, gpus=1)
     with pytest.raises(ThespisError) as refused:
         perform(program, on, placement_timeout=1.0)
@@ -122,6 +127,32 @@ def test_no_room_is_said_with_names(on: str, perform: Any, tmp_path: Path) -> No
     assert "no room within 1 s: queue-0, consumer-0 ask for 1 CPU on one node" in told
     assert "producer-0 asks for 99 CPU and 1 GPU on one node" in told
     assert "4 CPU 1 GPU" in told
+
+
+class Opens:
+    """A role that makes an environment, which never returns from its constructor the first time."""
+
+    def __init__(self, ctx: Any, once: Path) -> None:
+        def hold() -> Chain:
+            if not once.exists():
+                once.touch()
+                time.sleep(3600.0)
+            return Chain()
+
+        self._ctx = ctx
+        make(hold, 1)
+
+    async def run(self) -> None:
+        self._ctx.count("env_steps")
+
+
+@pytest.mark.parametrize("on", ["ray"])
+def test_an_environment_that_hangs_while_it_is_made_is_named(on: str, perform: Any, tmp_path: Path) -> None:
+    program = Program("opens")
+    program.add("opener", Opens, tmp_path / "once", restarts=1)
+    outcome = perform(program, on, total_steps=1, env_timeout=1.0)
+    assert "opener 0: EnvError: env 0: __init__ did not return within 1 s; restarting" in outcome.log
+    assert outcome.summary["exit_reason"] == "total_steps", outcome.error
 
 
 @pytest.mark.parametrize("on", ["ray"])
@@ -141,10 +172,10 @@ def test_a_node_that_does_not_see_the_run_directory(on: str, perform: Any, monke
 def test_a_node_is_lost_and_another_added(on: str, perform: Any, ray_cluster: Any, tmp_path: Path) -> None:
     items = 400
     program = Program("experience")
-    queue = program.add("queue", Replay.queue, capacity=3, near="learner")
+    queue = program.at(colocate="learner").add("queue", Replay.queue, capacity=3)
     acked = [tmp_path / f"acked-{index}" for index in range(2)]
     sample = queue.edge("sample", items=2)
-    program.add("consumer", Consumer, sample, tmp_path / "taken", 2, acked[0], near="learner", gpus=1)
+    program.at(colocate="learner", gpus=1).add("consumer", Consumer, sample, tmp_path / "taken", 2, acked[0])
     for journal in acked:  # more CPUs than the lasting nodes have; only one of those has a GPU
         program.add("producer", Producer, queue.edge("insert"), journal, items, cpus=5, restarts=2)
     doomed = ray_cluster.add_node(num_cpus=10, object_store_memory=200 << 20)

@@ -32,7 +32,7 @@ def beyond(run: Path) -> int:
     return int(json.loads(rows[-1])["step"]) - int(read(newest(run) / "meta.json")["env_steps"])
 
 
-@pytest.mark.parametrize(("shards", "home"), [(1, "services"), (2, "replay-1")])
+@pytest.mark.parametrize(("shards", "home"), [(1, "storage"), (2, "replay-1")])
 def test_a_killed_replay_loses_what_its_checkpoint_has_not(shards: int, home: str, stage: Stage) -> None:
     process = stage.start("train", "apex", "--run-dir", stage.run, *FLAGS.split(), "--replay.shards", shards)
     until(lambda: process.poll() is not None or beyond(stage.run) > 100, 60)

@@ -14,6 +14,7 @@ from thespis import Trained, train
 from thespis.errors import ThespisError
 from thespis.launch import defaults, launch
 from thespis.runs.checkpoints import read_meta
+from thespis.trained import RunFailed
 
 pytestmark = pytest.mark.timeout(120)
 SMALL = {"on": "simulation", "actors": 2, "envs_per_actor": 4, "total_steps": 6000, "eval_episodes": 0}
@@ -25,6 +26,8 @@ STATEFUL = {
     "eval_every": 0.06,
 }
 
+OF_THE_PROCESS = ("startup_seconds", "real_seconds", "resumed_at_steps")
+
 
 def simulate(path: Path, **settings: Any) -> Trained:
     return train("impala", quiet=True, run_dir=path, **{**SMALL, **settings})
@@ -35,8 +38,8 @@ def checkpoints(path: Path) -> list[Path]:
 
 
 def told(run: Trained) -> dict[str, Any]:
-    """The summary without what real time is in."""
-    return {name: value for name, value in run.summary.items() if name != "startup_seconds"}
+    """The summary without what real time is in, and whether the run was resumed."""
+    return {name: value for name, value in run.summary.items() if name not in OF_THE_PROCESS}
 
 
 def rows(path: Path) -> list[dict[str, float]]:
@@ -131,12 +134,10 @@ def test_a_resumed_run_equals_the_uninterrupted_one(settings: dict[str, Any], st
         shutil.copytree(whole.path, again)
         for later in checkpoints(again)[cut + 1 :]:
             shutil.rmtree(later)
-        (again / "summary.json").unlink()
-        (again / "metrics.jsonl").unlink()
         run = launch("impala", defaults("impala", None, {**SMALL, **settings}), resume=again, quiet=True)
         assert told(run) == told(whole)
-        since = read_meta(saved[cut])["time"]
-        assert rows(again) == [row for row in rows(whole.path) if row["time"] > since]
+        assert run.summary["resumed_at_steps"] == read_meta(saved[cut])["env_steps"]
+        assert rows(again) == rows(whole.path), "the rows after the checkpoint were cut, and written again"
 
 
 def test_a_killed_actor_is_replaced(stage: Any) -> None:
@@ -162,6 +163,8 @@ def test_a_killed_learner_goes_on_from_its_checkpoint(stage: Any) -> None:
     assert redone > 0, "the updates since the checkpoint were lost, so they are counted but not in the learner"
     epochs = json.loads((run.path / "checkpoints" / "epoch-learner.json").read_text())["epoch"]
     assert epochs >= len(saved), "every life of the learner has an epoch of its own"
+    points = [(row["step"], row["time"]) for row in rows(run.path)]
+    assert points == sorted(points), "the x-axis never goes back"
 
 
 def test_a_killed_service_comes_back_empty(stage: Any) -> None:
@@ -220,3 +223,23 @@ def test_an_interrupt_saves_and_leaves(stage: Any) -> None:
     assert process.wait(10.0) == 130
     assert json.loads((stage.run / "summary.json").read_text())["exit_reason"] == "interrupted"
     assert len(checkpoints(stage.run)) >= 1
+
+
+APEX = {"on": "simulation", "actors": 2, "eval_episodes": 1, "eval_every": 0.05, "replay": {"warm_up": 50}, "batch": 8}
+
+
+@pytest.mark.parametrize("role", ["evaluator", "learner"])
+def test_who_is_down_at_the_end_contributes_its_last_state(role: str, stage: Any) -> None:
+    settings = {**APEX, "checkpoint_every": 0.05, "keep": 9, "total_seconds": 0.2}
+    run = train("apex", quiet=True, run_dir=stage.run, faults=(f"kill {role} 0 at 0.19",), **settings)
+    before, last = checkpoints(stage.run)[-2:]
+    assert read_meta(last)["env_steps"] == run.summary["env_steps"]
+    assert read_meta(last)["carried_over"][f"{role} 0"] == before.name
+    assert (last / f"{role}-0.json").read_bytes() == (before / f"{role}-0.json").read_bytes()
+    assert run.policy is not None
+
+
+def test_a_learner_that_has_never_saved_leaves_no_checkpoint_but_an_error(stage: Any) -> None:
+    with pytest.raises(RunFailed, match="its last checkpoint was not saved; there is none"):
+        train("apex", quiet=True, run_dir=stage.run, faults=("kill learner 0 at 0.19",), total_seconds=0.2, **APEX)
+    assert not checkpoints(stage.run)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes import YieldingContext
 from gymnasium.spaces import Box, Discrete
-from test_inference import FakeContext, Policy, Weights
+from inference_parts import Policy, Weights
 
 from thespis.experience.seats import Seats, Told
 from thespis.roles import InferenceServer
@@ -91,7 +92,7 @@ class Hall:
     def open(self) -> None:
         """Start a life of the server."""
         seats = Seats(2, lambda rows: (np.zeros(rows, np.int64),), np.zeros((), np.int64))
-        ctx = FakeContext(Identity("inference", 0, run_seed=0))
+        ctx = YieldingContext(Identity("inference", 0, run_seed=0))
         self.server = InferenceServer(
             ctx, self.policy, seats, self.weights, self._insert, self._batch, self._patience,  # type: ignore[arg-type]
             door=NearDoor(layout()) if self._near else Door(layout(), self._address, self._tls),
@@ -107,7 +108,7 @@ class Hall:
         return await self.server.invite(stream)
 
     def line(self, actor: int, life: int = 0, made: Layout | None = None, tls: Tls | None = None) -> Any:
-        ctx = FakeContext(Identity("actor", actor, run_seed=0, incarnation=life))
+        ctx = YieldingContext(Identity("actor", actor, run_seed=0, incarnation=life))
         if self._near:
             self.lines.append(NearLine(ctx, self, made or layout()))
         else:
@@ -145,3 +146,10 @@ def play(script: Callable[[Hall], Any], **settings: Any) -> None:
             await script(made)
 
     asyncio.run(run())
+
+
+async def asked(server: InferenceServer, unlike: Any = None) -> Any:
+    """Wait for a question that waits, other than the one before."""
+    while not (found := [one for one in server._asked if one is not unlike and not one.asker.gone]):
+        await asyncio.sleep(0.001)
+    return found[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,20 +10,10 @@ from thespis.envs.autoreset import EnvStep
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.writers import UnrollWriter
 from thespis.roles.actor import next_inputs
-from thespis.runtime.context import Context
 from thespis.types import Acted, Array, Inputs, Stream, Unroll, Version
 
 LOOSE = SamplesPerInsert(1.0, 1, 1e9)
 STREAM = Stream(("actor", 0), 1)
-
-
-class FakeContext(Context):
-    def now(self) -> float:
-        return 0.0
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
 
 
 class Truth(NamedTuple):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from episode_ends import same_step
 from gymnasium import spaces
 
-from thespis.algorithms.actor_critic import NonFiniteLoss, VTraceUpdate
-from thespis.algorithms.vtrace import vtrace
+from thespis.algorithms.updates.vtrace import NonFiniteLoss, VTraceUpdate
+from thespis.algorithms.updates.vtrace_targets import vtrace
+from thespis.algorithms.vtrace import VTrace
+from thespis.config import NetworkConfig, RewardConfig
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic
 from thespis.types import Array, Inputs, Unroll
@@ -19,25 +22,10 @@ from thespis.types import Array, Inputs, Unroll
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3)
 
 
-def settings(**changes: object) -> SimpleNamespace:
-    base = {
-        "discount": 0.9,
-        "entropy_cost": 0.01,
-        "value_cost": 0.5,
-        "reduction": "mean",
-        "correction": True,
-        "rho_bar": 1.0,
-        "c_bar": 1.0,
-        "pg_rho_bar": 1.0,
-        "trace_decay": 1.0,
-        "reward": SimpleNamespace(kind="none", scale=1.0),
-    }
-    return SimpleNamespace(**{**base, **changes})
-
-
-def build(lstm: int = 0, normalize: bool = False, **changes: object) -> VTraceUpdate:
-    cfg = SimpleNamespace(torso="auto", hidden=(8,), activation="tanh", lstm=lstm, normalize_observations=normalize)
-    return VTraceUpdate(init_network(lambda: ActorCritic(OBS, ACTIONS, cfg), seed=2), settings(**changes))
+def build(lstm: int = 0, normalize: bool = False, **changes: Any) -> VTraceUpdate:
+    network = NetworkConfig(hidden=(8,), lstm=lstm, normalize_observations=normalize)
+    cfg = VTrace(**{"discount": 0.9, "reward": RewardConfig(), **changes})
+    return VTraceUpdate(init_network(lambda: ActorCritic(OBS, ACTIONS, network), seed=2), cfg)
 
 
 def random_unroll(steps: int = 6, batch: int = 3, lstm: int = 0) -> Unroll:
@@ -72,9 +60,9 @@ def flat(gradients: list[torch.Tensor]) -> Array:
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_gradients_are_those_of_the_loss_written_out(reduction: str) -> None:
-    update, batch = build(reduction=reduction, reward=SimpleNamespace(kind="scale", scale=0.5)), random_unroll()
+    update, batch = build(reduction=reduction, reward=RewardConfig(kind="scale", scale=0.5)), random_unroll()
     batch.terminated[2, 1] = True
-    gradients, metrics = update.gradients(batch, want_metrics=True)
+    gradients, metrics, *_ = update.gradients(batch, want_metrics=True)
 
     network = update.network
     features = torch.tanh(
@@ -106,7 +94,7 @@ def test_gradients_are_those_of_the_loss_written_out(reduction: str) -> None:
         "train/value_mean": values[:-1].mean(),
     }
     assert metrics == pytest.approx({name: value.item() for name, value in reduced.items()}, rel=1e-4, abs=1e-6)
-    assert update.gradients(batch)[1] == {}
+    assert update.gradients(batch).metrics == {}
 
 
 def test_without_correction_old_log_probabilities_do_not_matter() -> None:
@@ -114,7 +102,7 @@ def test_without_correction_old_log_probabilities_do_not_matter() -> None:
     older = replace(batch, behaviour_logp=batch.behaviour_logp - 1.0)
     for correction in (True, False):
         update = build(correction=correction)
-        same = np.array_equal(flat(update.gradients(batch)[0]), flat(update.gradients(older)[0]))
+        same = np.array_equal(flat(update.gradients(batch).values), flat(update.gradients(older).values))
         assert same is not correction
 
 
@@ -124,43 +112,29 @@ def test_the_reset_row_has_no_influence(lstm: int) -> None:
     batch.truncated[2, 1] = True
     batch.valid[3, 1] = False
     batch.inputs.first[4, 1] = True
-    before = flat(update.gradients(batch)[0])
+    before = flat(update.gradients(batch).values)
     batch.rewards[3, 1], batch.behaviour_logp[3, 1], batch.actions[3, 1] = 1e6, -30.0, 0
-    np.testing.assert_array_equal(flat(update.gradients(batch)[0]), before)
+    np.testing.assert_array_equal(flat(update.gradients(batch).values), before)
     # Its observation is the truncated episode's last one: it is bootstrapped from, but nothing is learnt at it.
     batch.truncated[2, 1], batch.terminated[2, 1] = False, True
-    ended = flat(update.gradients(batch)[0])
+    ended = flat(update.gradients(batch).values)
     batch.inputs.obs[3, 1] = 0.7
-    np.testing.assert_allclose(flat(update.gradients(batch)[0]), ended, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(flat(update.gradients(batch).values), ended, rtol=1e-5, atol=1e-8)
     batch.valid[3, 1] = True
-    assert not np.allclose(flat(update.gradients(batch)[0]), ended)
+    assert not np.allclose(flat(update.gradients(batch).values), ended)
 
 
 @pytest.mark.parametrize("truncates", [False, True])
 @pytest.mark.parametrize("lstm", [0, 5])
 def test_both_ways_of_writing_an_episode_end_agree(lstm: int, truncates: bool) -> None:
-    """Two episodes, of 3 steps and 2: o0 o1 o2 | final, then p0 p1 and the bootstrap p2.
-
-    next-step:  o0 o1 o2 final* p0 p1 (p2)      * invalid row
-    same-step:  o0 o1 o2 p0 p1 (p2)             final aside, in final_obs
-    """
     long = random_unroll(steps=6, batch=1, lstm=lstm)
-    (long.truncated if truncates else long.terminated)[2, 0] = True
-    long.valid[3, 0] = False
-    long.inputs.first[4, 0] = True
-    long.inputs.last_action[3], long.inputs.last_reward[3] = long.actions[2], long.rewards[2]
-    steps, rows = [0, 1, 2, 4, 5], [0, 1, 2, 4, 5, 6]
-    fields = ("actions", "rewards", "terminated", "truncated", "valid", "behaviour_logp", "versions")
-    inputs = Inputs(*(getattr(long.inputs, name)[rows] for name in ("obs", "first", "last_action", "last_reward")))
-    short = replace(long, inputs=inputs, **{name: getattr(long, name)[steps] for name in fields})
-    if truncates:
-        short = replace(short, final_index=np.array([[2, 0]]), final_obs=long.inputs.obs[3])
+    short = same_step(long, truncates)
     update = build(lstm)
-    for one, other in zip(update.gradients(long)[0], update.gradients(short)[0], strict=True):
+    for one, other in zip(update.gradients(long).values, update.gradients(short).values, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     if truncates:
         moved = replace(short, final_obs=short.final_obs + 1.0)
-        assert not np.allclose(flat(update.gradients(short)[0]), flat(update.gradients(moved)[0]))
+        assert not np.allclose(flat(update.gradients(short).values), flat(update.gradients(moved).values))
 
 
 def test_a_loss_that_is_not_finite_is_reported() -> None:
@@ -173,21 +147,21 @@ def test_a_loss_that_is_not_finite_is_reported() -> None:
 def test_a_batch_without_transitions_teaches_nothing() -> None:
     update, batch = build(), random_unroll()
     batch.valid[:] = False
-    assert not flat(update.gradients(batch)[0]).any()
+    assert not flat(update.gradients(batch).values).any()
 
 
 def test_read_only_arrays_are_accepted() -> None:
     update, batch = build(), random_unroll()
-    expected = flat(update.gradients(batch)[0])
+    expected = flat(update.gradients(batch).values)
     for array in (batch.rewards, batch.actions, batch.inputs.obs):
         array.flags.writeable = False
-    np.testing.assert_array_equal(flat(update.gradients(batch)[0]), expected)
+    np.testing.assert_array_equal(flat(update.gradients(batch).values), expected)
 
 
 def test_observe_changes_normalisation_but_gradients_do_not() -> None:
     update, batch = build(normalize=True), random_unroll()
-    first = flat(update.gradients(batch)[0])
-    np.testing.assert_array_equal(flat(update.gradients(batch)[0]), first)
+    first = flat(update.gradients(batch).values)
+    np.testing.assert_array_equal(flat(update.gradients(batch).values), first)
     update.observe(batch)
     assert update.network.state_dict()["encoder.torsos.0.normalizer.count"].item() == 18
-    assert not np.array_equal(flat(update.gradients(batch)[0]), first)
+    assert not np.array_equal(flat(update.gradients(batch).values), first)

@@ -61,7 +61,7 @@ def test_the_cost_model_can_be_read_by_the_simulation(monkeypatch: pytest.Monkey
 
 @pytest.mark.timeout(120)
 def test_a_step_takes_of_a_core_what_it_took_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("benchmarks.prediction.available_cores", lambda: 2)
     costs: dict[str, Any] = {
         "work": {"env_step": {"base": 1e-4, "wait": 0.01}, "inference": {"base": 1e-4}, "learn": {"base": 0.0}},
         "edges": {"default": {"latency": 0.0}},

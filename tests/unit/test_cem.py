@@ -7,10 +7,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from thespis.algorithms.cem import Parts, every, search, split, uniform
-from thespis.config import CEMConfig
+from thespis.algorithms.qtopt import QTOpt
+from thespis.architectures import qtopt
+from thespis.config import CEMConfig, ScoredNetworkConfig
 from thespis.envs.spaces import action_row, env_actions, one_part
 from thespis.errors import ThespisError
+from thespis.networks.cem import Parts, every, search, split, uniform
 from thespis.networks.scored import ActionCode, parts_of
 from thespis.types import Array
 
@@ -153,4 +155,4 @@ def test_who_knows_no_parts_refuses_them() -> None:
 @pytest.mark.parametrize("settings", [{"elites": 0}, {"elites": 65}, {"iterations": 0}, {"floor": 0.0}])
 def test_searches_that_cannot_be(settings: dict[str, float]) -> None:
     with pytest.raises(ThespisError, match="--network.cem"):
-        CEMConfig(**settings)  # type: ignore[arg-type]
+        qtopt.Config(algorithm=QTOpt(network=ScoredNetworkConfig(cem=CEMConfig(**settings))))  # type: ignore[arg-type]

@@ -19,7 +19,16 @@ from safetensors.numpy import load_file
 
 from thespis.errors import ThespisError
 from thespis.runs import checkpoints as module
-from thespis.runs.checkpoints import Checkpoints, load_role, load_values, read_meta, save_role, weights_sha256
+from thespis.runs.checkpoints import (
+    Checkpoints,
+    carry_over,
+    load_role,
+    load_values,
+    policy_weights,
+    read_meta,
+    save_role,
+    weights_sha256,
+)
 from thespis.runs.commit import CorruptCheckpoint, sweep, verify
 from thespis.types import Array
 
@@ -76,6 +85,28 @@ def test_newest_best_and_keep_survive_pruning(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "best.json").read_bytes()) == {"name": "update-000000005", "score": 9.0}
     found = checkpoints.newest_valid()
     assert found.path == tmp_path / "update-000000008" and found.skipped == []
+
+
+def test_a_checkpoint_that_is_being_read_stays(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    read = save(checkpoints, 1)
+    assert checkpoints.reserve_newest("learner-0").path == read
+    save(checkpoints, 2)
+    assert read.exists()
+    checkpoints.release("learner-0")
+    save(checkpoints, 3)
+    assert not read.exists()
+
+
+def test_what_an_absent_role_saved_before_is_carried_over(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    before = save(checkpoints, 1)
+    staging = checkpoints.stage()
+    assert carry_over(before, staging, "learner", 0) and not carry_over(before, staging, "stranger", 0)
+    after = checkpoints.commit(staging, {"update": 2})
+    assert not before.exists()
+    verify(after)
+    assert load_role(after, "learner", 0) is not None
 
 
 def test_without_scores_there_is_no_best(tmp_path: Path) -> None:
@@ -216,3 +247,44 @@ def test_the_digest_of_weights_sees_names_dtypes_shapes_and_bytes() -> None:
         {"a": zeros},
     ]
     assert len({same, *(weights_sha256(other) for other in others)}) == 6
+
+
+WHOLE = {"weights/w": np.ones(2, np.float32)}
+LAYOUT = {"layout": [["w", [12]]]}
+
+
+def slices(staging: Path, name: str, shards: int = 12) -> None:
+    for shard in range(shards):
+        save_role(staging, name, shard, {"values": np.full(1, shard, np.float32)}, LAYOUT)
+
+
+def test_the_policy_is_that_of_the_roles_that_hold_it_whatever_they_are_called(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1, required=[("shard", index) for index in range(12)])
+    staging = checkpoints.stage()
+    slices(staging, "shard")
+    save_role(staging, "learner", 0, WHOLE, {})
+    assert policy_weights(staging, [("learner", 0)])["w"].tolist() == [1.0, 1.0]
+    path = checkpoints.commit(staging, {"update": 1})
+    assert policy_weights(path)["w"].tolist() == list(range(12))
+    assert read_meta(path) == {"update": 1}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_checkpoint_that_does_not_say_who_holds_the_policy(tmp_path: Path, whole: bool) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    staging = checkpoints.stage()
+    slices(staging, "shard")
+    save_role(staging, "replay", 0, {"steps/values": np.zeros(3)}, {})
+    if whole:
+        save_role(staging, "learner", 0, WHOLE, {})
+    found = policy_weights(checkpoints.commit(staging, {"update": 1}))
+    assert found is not None and found["w"].tolist() == ([1.0, 1.0] if whole else list(range(12)))
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "gone-0", 3])
+def test_holders_that_are_no_files_of_the_checkpoint_are_not_read(tmp_path: Path, name: Any) -> None:
+    path = save(Checkpoints(tmp_path, keep=1), 1)
+    save_role(tmp_path, "elsewhere", 0, WHOLE, {})
+    (tmp_path / "elsewhere-0.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    (path / "meta.json").write_text(json.dumps({"update": 1, "holders": [name]}))
+    assert policy_weights(path) is None

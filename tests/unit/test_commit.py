@@ -158,5 +158,44 @@ def test_sweep_removes_leftovers_and_nothing_else(tmp_path: Path) -> None:
     verify(kept)
 
 
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Files that another process writes while an entry is being removed: whenever a first file of it is gone."""
+    files: list[Path] = []
+    unlink = os.unlink
+
+    def and_write(*args: Any, **kwargs: Any) -> None:
+        unlink(*args, **kwargs)
+        while files:
+            file = files.pop()
+            if file.parent.exists():
+                file.write_bytes(b"late")
+
+    monkeypatch.setattr(os, "unlink", and_write)
+    return files
+
+
+@pytest.mark.parametrize("remove", [commit.discard, lambda staging: sweep(staging.parent)], ids=["discard", "sweep"])
+def test_a_late_writer_does_not_keep_a_directory(remove: Any, tmp_path: Path, late: list[Path]) -> None:
+    """A checkpoint is given up while processes are still writing their parts of it."""
+    part = stage(tmp_path) / ".hub"
+    part.mkdir()
+    (part / "learner-0.json").write_bytes(b"{}")
+    late.append(part / "learner-0.safetensors")
+    remove(part.parent)
+    assert not late and not list(tmp_path.iterdir())
+
+
+def test_a_late_part_does_not_spoil_a_commit(tmp_path: Path, late: list[Path]) -> None:
+    staging = stage(tmp_path)
+    (staging / "a.bin").write_bytes(b"whole")
+    (staging / ".hub").mkdir()
+    (staging / ".hub" / "learner-0.json").write_bytes(b"{}")
+    late.append(staging / ".hub" / "learner-0.safetensors")
+    commit_directory(staging, tmp_path / "done")
+    assert not late and [entry.name for entry in tmp_path.iterdir()] == ["done"]
+    assert sorted(entry.name for entry in (tmp_path / "done").iterdir()) == ["a.bin", commit.MANIFEST]
+
+
 def test_json_never_holds_nan() -> None:
     assert to_json({"a": float("nan"), "b": [float("inf"), 1.5]}, indent=None) == b'{"a": null, "b": [null, 1.5]}\n'

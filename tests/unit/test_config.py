@@ -9,27 +9,31 @@ from typing import Any
 import pytest
 import yaml
 
+from thespis.algorithms.vtrace import VTrace
+from thespis.architectures import qtopt, r2d3
 from thespis.architectures.impala import Config
-from thespis.config import Experiment, NetworkConfig, locate, resolve
+from thespis.architectures.presets import matching
+from thespis.config import Experiment, NetworkConfig
 from thespis.errors import ThespisError
-from thespis.launch import architecture, architectures, defaults, load_config
-from thespis.plain import dump_yaml, from_dict, load_yaml, to_dict
+from thespis.launch import architecture, architectures, defaults, load_config, presets
+from thespis.plain import dump_yaml, load_yaml, to_dict, updated
+from thespis.user_code import locate, resolve
 
 ODD = Config(
     env="ALE/Pong-v5",
     on="simulation",
     seed=3,
     stop_at_return=17.5,
-    run_dir=Path("some/where"),
-    cost_model=Path("costs.yaml"),
+    run_dir=Path("/some/where"),
+    cost_model=Path("/costs.yaml"),
     faults=("kill actor 0 at 1", "slow actor 1 by 2"),
-    network=NetworkConfig(torso="resnet", hidden=(7, 8, 9), lstm=16),
+    algorithm=VTrace(network=NetworkConfig(torso="resnet", hidden=(7, 8, 9), lstm=16)),
 )
 
 
 @pytest.mark.parametrize("cfg", [Config(), ODD], ids=["defaults", "odd"])
 def test_round_trips(cfg: Config, tmp_path: Path) -> None:
-    assert from_dict(Config, to_dict(cfg)) == cfg
+    assert updated(Config(), to_dict(cfg)) == cfg
     path = tmp_path / "config.yaml"
     path.write_bytes(dump_yaml({"architecture": "impala", **to_dict(cfg)}))
     name, data = load_config(path)
@@ -38,9 +42,9 @@ def test_round_trips(cfg: Config, tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_keeps_its_default() -> None:
-    base = Config(seed=9, network=NetworkConfig(lstm=4))
-    cfg = from_dict(Config, {"network": {"hidden": [1]}}, base)
-    assert cfg == dataclasses.replace(base, network=NetworkConfig(lstm=4, hidden=(1,)))
+    base = Config(seed=9, algorithm=VTrace(network=NetworkConfig(lstm=4)))
+    cfg = updated(base, {"network": {"hidden": [1]}})
+    assert cfg == dataclasses.replace(base, algorithm=VTrace(network=NetworkConfig(lstm=4, hidden=(1,))))
 
 
 @pytest.mark.parametrize(
@@ -58,14 +62,14 @@ def test_what_is_left_out_keeps_its_default() -> None:
         ({"on": "mars"}, "config: on is 'mars'; choose local, simulation"),
         ({"network": {"hidden": [1, "x"]}}, "config: network.hidden is 'x', which is not int"),
         ({"actors": 0}, "--actors is 0; give at least 1"),
-        ({"env_timeout": 0}, "--env-timeout is 0.0; give more than 0 seconds"),
-        ({"eval_every": -1}, "cannot be negative"),
+        ({"env_timeout": 0}, "--env-timeout is 0.0; give more than 0"),
+        ({"eval_every": -1}, "--eval-every is -1.0; give at least 0"),
         ({"faults": ["kill actor 0 at 1"]}, "belong to the simulation"),
     ],
 )
 def test_mistakes_are_named(data: dict[str, Any], words: str) -> None:
     with pytest.raises(ThespisError) as error:
-        from_dict(Config, data)
+        updated(Config(), data)
     assert words in str(error.value)
 
 
@@ -76,7 +80,7 @@ def test_numbers_as_people_write_them(tmp_path: Path) -> None:
     name, data = load_config(path)
     cfg = defaults(name, None, data)
     assert isinstance(cfg, Config)
-    assert (cfg.on, cfg.discount, cfg.optimizer.learning_rate) == ("simulation", 1.0, 1e-3)
+    assert (cfg.on, cfg.algorithm.discount, cfg.algorithm.optimizer.learning_rate) == ("simulation", 1.0, 1e-3)
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "a: [", ""])
@@ -96,35 +100,35 @@ def test_a_config_without_its_architecture(tmp_path: Path) -> None:
 
 def test_presets_stand_between_the_defaults_and_what_is_given() -> None:
     plain, atari = defaults("impala", "Acrobot-v1", {}), defaults("impala", "ALE/Pong-v5", {})
-    preset = architecture("impala").PRESETS["ALE/*"]
+    (preset,) = matching(presets("impala", Config()), "ALE/Pong-v5")
     assert plain == Config(env="Acrobot-v1")
     assert isinstance(atari, Config)
     assert {name: to_dict(atari)[name] for name in ("total_steps", "reduction")} == {
-        name: preset[name] for name in ("total_steps", "reduction")
+        name: preset.settings[name] for name in ("total_steps", "reduction")
     }
-    assert atari.optimizer.kind == "rmsprop"
+    assert atari.algorithm.optimizer.kind == "rmsprop"
     given = defaults("impala", "ALE/Pong-v5", {"total_steps": 5, "optimizer": {"epsilon": 0.5}})
     assert isinstance(given, Config)
-    assert (given.total_steps, given.optimizer.epsilon, given.optimizer.kind) == (5, 0.5, "rmsprop")
+    assert (given.total_steps, given.algorithm.optimizer.epsilon, given.algorithm.optimizer.kind) == (5, 0.5, "rmsprop")
     assert defaults("impala", None, {"env": "ALE/Pong-v5"}) == atari
 
 
 def test_every_architecture_can_be_loaded() -> None:
-    assert "impala" in architectures() and "parts" not in architectures()
+    assert "impala" in architectures() and "builders" not in architectures()
     for name in architectures():
         assert issubclass(architecture(name).Config, Experiment)
-    with pytest.raises(ThespisError, match="unknown architecture 'parts'"):
-        architecture("parts")
+    with pytest.raises(ThespisError, match="unknown architecture 'builders'"):
+        architecture("builders")
 
 
 def test_functions_are_found_by_file_and_by_module(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("class Deep:\n    @staticmethod\n    def make():\n        return 42\n")
     assert resolve(f"{file}::Deep.make")() == 42
-    assert resolve("thespis.config::resolve") is resolve
+    assert resolve("thespis.user_code::resolve") is resolve
     assert resolve("CartPole-v1") == "CartPole-v1"
     assert resolve(resolve) is resolve
-    assert locate(resolve) == "thespis.config::resolve"
+    assert locate(resolve) == "thespis.user_code::resolve"
 
 
 @pytest.mark.parametrize("spec", ["nowhere::f", "thespis.config::nothing", "/nowhere.py::f"])
@@ -144,3 +148,14 @@ def test_a_function_given_from_python_is_written_as_where_it_is() -> None:
     cfg = Config(env=test_round_trips)
     assert yaml.safe_load(dump_yaml(to_dict(cfg)))["env"] == f"{__name__}::test_round_trips"
     assert cfg.env_name == f"{__name__}::test_round_trips"
+
+
+@pytest.mark.parametrize("config", [qtopt.Config, r2d3.Config])
+def test_a_directory_of_demonstrations_is_found_from_anywhere(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "demos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert to_dict(config(demos="demos"))["demos"] == str(tmp_path / "demos")
+    for named in ("minari:my/dataset-v0", "module::function", ""):
+        assert to_dict(config(demos=named))["demos"] == named

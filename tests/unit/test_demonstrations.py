@@ -13,6 +13,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from safetensors.numpy import load_file, save_file
 
+from thespis.config import EnvConfig
 from thespis.envs.make import describe, make
 from thespis.envs.spaces import Spaces, env_actions, policy_actions
 from thespis.errors import ThespisError
@@ -196,7 +197,7 @@ def test_unrolls_join_to_the_episode(terminated: bool) -> None:
 @pytest.mark.parametrize("truncate", [False, True])
 def test_recorded_episodes_are_whole(truncate: bool) -> None:
     """The observation that ended an episode is in it, the one that opened the next is not."""
-    envs = make("thespis/Chain-v0", 1, env_kwargs={"length": 4, "truncate": truncate})
+    envs = make(EnvConfig("thespis/Chain-v0", {"length": 4, "truncate": truncate}), 1)
     played = record(envs, lambda inputs: np.zeros(1, np.int64), 3, seed=0)
     envs.close()
     for number, episode in enumerate(played):

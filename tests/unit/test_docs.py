@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import PAGES, ROOT, commands
 
 from thespis.cli import train
 from thespis.cli.main import main
 from thespis.launch import check
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 ABSENT = re.compile(r"my_package|DIR|\.pem|\.yaml|pumped|demos|Swimmer|ALE/|minari|\$")
 """What a reader has and this test has not, or what takes more than the package itself to look at."""
-
-
-def blocks(text: str) -> str:
-    """What stands between fences, with broken lines joined."""
-    return "\n".join(text.split("```")[1::2]).replace("\\\n", " ")
-
-
-def commands(page: Path) -> list[list[str]]:
-    """The words of each `thespis` command in the code of a page."""
-    lines = (line.strip() for line in blocks(page.read_text()).splitlines())
-    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("thespis ")]
 
 
 TRAIN = [(page.name, words[1:]) for page in PAGES for words in commands(page) if words[0] == "train"]
@@ -56,7 +43,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "words"), TRAIN, ids=lambda part: part if isinstance(part, str) else " ".join(part))
-def test_training_commands_are_understood(page: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_commands_are_understood(
+    page: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)  # commands name the examples from there
     if "--help" in words:
         with pytest.raises(SystemExit) as stop:
             main(["train", *words])

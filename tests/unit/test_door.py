@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import socket
 import stat
 import subprocess
 from contextlib import suppress
@@ -13,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from door_hall import ROWS, Hall, Relay, layout, play
-from test_inference import NEVER, wanted
+from door_hall import ROWS, Hall, Relay, asked, layout, play
+from inference_parts import NEVER, wanted
 
 from thespis.errors import ThespisError
 from thespis.experience.seats import Told
-from thespis.roles import InferenceServer
 from thespis.types import Stream
 from thespis.wire import line as line_module
 from thespis.wire import near_line
@@ -202,6 +202,25 @@ def test_who_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) 
     play(script)
 
 
+def test_a_connection_without_a_stream_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thespis.wire.door._STRANGER_MS", 100)
+
+    async def script(made: Hall) -> None:
+        invitation = await made(Stream(("actor", 0), 0))
+
+        def wait_for_the_end() -> None:
+            with socket.socket(socket.AF_UNIX) as silent:
+                silent.settimeout(30)
+                silent.connect(invitation.target.removeprefix("unix:"))
+                while silent.recv(1 << 16):
+                    pass
+
+        await asyncio.to_thread(wait_for_the_end)
+        await made.line(0)(*made.told(0))
+
+    play(script)
+
+
 @pytest.mark.parametrize("made", [layout((3,)), layout(dtype=np.uint8)], ids=["shape", "dtype"])
 def test_an_actor_with_other_arrays_fails_with_the_reason(made: Layout) -> None:
     async def script(place: Hall) -> None:
@@ -250,13 +269,6 @@ def test_a_question_outlives_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_pat
         relay.close()
 
     play(script, batch=3 * ROWS, patience=NEVER)
-
-
-async def asked(server: InferenceServer, unlike: Any = None) -> Any:
-    """Wait for a question that waits, other than the one before."""
-    while not (found := [one for one in server._asked if one is not unlike and not one.asker.gone]):
-        await asyncio.sleep(0.001)
-    return found[0]
 
 
 @pytest.mark.parametrize("near", [True, False], ids=["memory", "grpc"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,23 +9,20 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from thespis.algorithms.dpg import DPGUpdate, action_slopes
+from thespis.algorithms.dpg import DPG
+from thespis.algorithms.updates.dpg import DPGUpdate, action_slopes
 from thespis.config import DPGNetworkConfig
 from thespis.envs.spaces import env_actions
 from thespis.errors import NonFiniteLoss, ThespisError
 from thespis.networks.acting import Stepper, export_weights, load_weights
 from thespis.networks.dpg import DPGNetwork, ValuingStepper, bounded
 from thespis.networks.init import init_network
-from thespis.types import Inputs, Transitions
+from thespis.types import Array, Inputs, Transitions
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 LOPSIDED = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 10.0], np.float32))
-
-
-@dataclass(frozen=True)
-class Settings:
-    target_period: int = 5
-    slope_clip: float = 1e9
+FREE = DPG(slope_clip=1e9)
+"""No slope is clipped."""
 
 
 def network(seed: int = 0, actions: Any = LOPSIDED, **cfg: Any) -> DPGNetwork:
@@ -36,6 +32,11 @@ def network(seed: int = 0, actions: Any = LOPSIDED, **cfg: Any) -> DPGNetwork:
         made.policy.weight.mul_(100.0)
         made.critic.output.weight.mul_(100.0)
     return made
+
+
+def exploring(made: DPGNetwork, sigma: float | Array) -> ValuingStepper:
+    made.distribution.explore(sigma)
+    return ValuingStepper(made, np.random.default_rng(0))
 
 
 def transitions(number: int = 8, **parts: Any) -> Transitions:
@@ -61,11 +62,11 @@ def inputs(obs: Any) -> Inputs:
 
 def test_gradients_are_those_of_the_two_losses_written_out() -> None:
     made = network()
-    update = DPGUpdate(made, Settings())
+    update = DPGUpdate(made, FREE)
     load_weights(made, export_weights(network(1)))  # so that the targets are other networks
     old = network(0)
     batch = transitions()
-    gradients, metrics = update.gradients(batch, want_metrics=True)
+    gradients, metrics, priorities, _ = update.gradients(batch, want_metrics=True)
 
     obs, following = torch.as_tensor(batch.obs), torch.as_tensor(batch.next_obs)
     q = made.critic(obs, torch.from_numpy(batch.actions))
@@ -82,17 +83,17 @@ def test_gradients_are_those_of_the_two_losses_written_out() -> None:
         torch.testing.assert_close(ours, expected, msg=name)
         assert name.startswith("critic.") or critic is None, "the critic's loss says nothing to the actor"
     assert metrics["train/loss"] == pytest.approx(critic_loss.item(), rel=1e-5)
-    assert batch.priorities is not None
-    np.testing.assert_allclose(batch.priorities, (q - targets).abs().detach().numpy(), rtol=1e-5)
+    assert priorities is not None
+    np.testing.assert_allclose(priorities, (q - targets).abs().detach().numpy(), rtol=1e-5)
 
 
 def test_the_actor_learns_from_the_critic_alone() -> None:
     """Other rewards, actions and importance weights change the critic's gradients, and nothing of the actor's."""
-    update = DPGUpdate(network(), Settings())
+    update = DPGUpdate(network(), FREE)
     names = [name for name, _ in update.network.named_parameters()]
-    one, _ = update.gradients(transitions())
+    one = update.gradients(transitions()).values
     parts = {"rewards": np.ones(8, np.float32), "actions": np.zeros((8, 2), np.float32)}
-    two, _ = update.gradients(transitions(weights=np.ones(8, np.float32), **parts))
+    two = update.gradients(transitions(weights=np.ones(8, np.float32), **parts)).values
     for name, before, after in zip(names, one, two, strict=True):
         assert torch.equal(before, after) != name.startswith("critic."), name
 
@@ -108,7 +109,7 @@ def test_slopes_of_the_critic_are_clipped_one_by_one() -> None:
     obs = torch.as_tensor(transitions().obs)
     actions, features = made.act(obs), made.critic.encoder(obs)
     torch.testing.assert_close(action_slopes(made.critic, features, actions, 9.0), torch.tensor([[5.0, 0.25]] * 8))
-    gradients, _ = DPGUpdate(made, Settings(slope_clip=1.0)).gradients(transitions())
+    gradients = DPGUpdate(made, DPG(slope_clip=1.0)).gradients(transitions()).values
     expected = torch.autograd.grad(-(actions @ torch.tensor([1.0, 0.25])).mean(), [made.policy.weight])
     torch.testing.assert_close(gradients[2], expected[0])
 
@@ -116,22 +117,23 @@ def test_slopes_of_the_critic_are_clipped_one_by_one() -> None:
 @pytest.mark.parametrize("discount", [0.0, 0.729], ids=["terminated", "truncated"])
 def test_only_a_termination_cuts_the_future_off(discount: float) -> None:
     """Rewards 2, 3 and 4 until the end, discounted by 0.9."""
-    update = DPGUpdate(network(), Settings())
+    update = DPGUpdate(network(), FREE)
     batch = transitions(
         rewards=np.full(8, 7.94, np.float32), discounts=np.full(8, discount, np.float32)
     )  # fmt: skip
-    update.gradients(batch)
+    priorities = update.gradients(batch).priorities
     made, following = update.network, torch.as_tensor(batch.next_obs)
     with torch.no_grad():
         q = made.critic(torch.as_tensor(batch.obs), torch.from_numpy(batch.actions))
         future = made.critic(following, made.act(following))
     expected = (7.94 + discount * future - q).abs()
-    np.testing.assert_allclose(batch.priorities, expected.numpy(), rtol=1e-5)  # type: ignore[arg-type]
+    assert priorities is not None
+    np.testing.assert_allclose(priorities, expected.numpy(), rtol=1e-5)
 
 
 def test_actor_and_critic_are_copied_to_their_targets_together() -> None:
     made = network()
-    update = DPGUpdate(made, Settings(target_period=3))
+    update = DPGUpdate(made, DPG(target_period=3))
     old = update.state()
     load_weights(made, export_weights(network(1)))
     watched = ("policy.weight", "critic.output.weight")
@@ -139,7 +141,7 @@ def test_actor_and_critic_are_copied_to_their_targets_together() -> None:
         update.observe(transitions())
         for name in watched:
             np.testing.assert_array_equal(update.state()[f"target/{name}"], old[f"target/{name}"])
-    other = DPGUpdate(network(1), Settings(target_period=3))
+    other = DPGUpdate(network(1), DPG(target_period=3))
     other.restore({name: value.copy() for name, value in update.state().items()})
     for each in (update, other):
         each.observe(transitions())
@@ -149,12 +151,12 @@ def test_actor_and_critic_are_copied_to_their_targets_together() -> None:
 
 def test_a_loss_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NonFiniteLoss):
-        DPGUpdate(network(), Settings()).gradients(transitions(rewards=np.full(8, np.nan, np.float32)))
+        DPGUpdate(network(), FREE).gradients(transitions(rewards=np.full(8, np.nan, np.float32)))
 
 
 def test_observations_are_normalised_for_both_networks() -> None:
     made = network(normalize_observations=True)
-    update = DPGUpdate(made, Settings())
+    update = DPGUpdate(made, FREE)
     update.observe(transitions(obs=np.full((8, 3), 4.0, np.float32)))
     means = [value for name, value in export_weights(made).items() if name.endswith("normalizer.mean")]
     assert len(means) == 2 and all((mean == 4.0).all() for mean in means)
@@ -164,7 +166,7 @@ def test_noise_has_the_deviation_of_each_environment_and_stays_in_bounds() -> No
     made = network(seed=2)
     obs = np.zeros((40_000, 3), np.float32)
     sigma = np.tile([0.05, 2.0], 20_000)
-    stepper = ValuingStepper(made, np.random.default_rng(0), sigma)
+    stepper = exploring(made, sigma)
     acted = stepper.act(inputs(obs), ())
     with torch.no_grad():
         middle = made.act(torch.zeros(1, 3)).numpy()
@@ -177,10 +179,7 @@ def test_there_is_no_noise_when_judged() -> None:
     made, obs = network(), transitions().obs
     with torch.no_grad():
         expected = made.act(torch.as_tensor(obs)).numpy()
-    for stepper in (
-        Stepper(made, np.random.default_rng(0)),
-        ValuingStepper(made, np.random.default_rng(1), np.full(8, 0.5)),
-    ):
+    for stepper in (Stepper(made, np.random.default_rng(0)), exploring(made, 0.5)):
         for _ in range(2):
             np.testing.assert_allclose(stepper.act(inputs(obs), (), greedy=True).actions, expected, rtol=1e-6)
     assert not np.allclose(stepper.act(inputs(obs), ()).actions, expected, atol=0.1)
@@ -188,7 +187,7 @@ def test_there_is_no_noise_when_judged() -> None:
 
 def test_what_it_says_of_its_actions_is_what_the_critic_says() -> None:
     made, obs = network(), transitions().obs
-    acted = ValuingStepper(made, np.random.default_rng(0), np.full(8, 0.5)).act(inputs(obs), ())
+    acted = exploring(made, 0.5).act(inputs(obs), ())
     tensors = torch.as_tensor(obs)
     with torch.no_grad():
         taken, best = made.critic(tensors, torch.from_numpy(acted.actions)), made.critic(tensors, made.act(tensors))
@@ -201,7 +200,7 @@ def test_a_saturated_policy_reaches_the_bounds_of_a_lopsided_space() -> None:
     for sign, bound in ((-1.0, LOPSIDED.low), (1.0, LOPSIDED.high)):
         with torch.no_grad():
             made.policy.bias.fill_(sign * 100.0)
-        acted = ValuingStepper(made, np.random.default_rng(0), np.full(8, 1e-3)).act(inputs(transitions().obs), ())
+        acted = exploring(made, 1e-3).act(inputs(transitions().obs), ())
         np.testing.assert_allclose(stretch(acted.actions), np.tile(bound, (8, 1)), atol=0.03)
         assert all(LOPSIDED.contains(action) for action in stretch(acted.actions))
 
@@ -222,7 +221,7 @@ def test_spaces_it_cannot_act_in(space: Any, what: str) -> None:
 @pytest.mark.parametrize("shape", [(), (2, 2)])
 def test_actions_of_any_shape(shape: tuple[int, ...]) -> None:
     made = network(actions=spaces.Box(-2.0, 2.0, shape, np.float32))
-    acted = ValuingStepper(made, np.random.default_rng(0), np.full(8, 0.5)).act(inputs(transitions().obs), ())
+    acted = exploring(made, 0.5).act(inputs(transitions().obs), ())
     assert acted.actions.shape == (8, *shape)
-    gradients, _ = DPGUpdate(made, Settings()).gradients(transitions(actions=acted.actions))
+    gradients = DPGUpdate(made, FREE).gradients(transitions(actions=acted.actions)).values
     assert all(torch.isfinite(part).all() for part in gradients)

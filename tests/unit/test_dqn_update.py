@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from thespis.algorithms.dqn import DQNUpdate, huber, q_targets
+from thespis.algorithms.dqn import DQN
+from thespis.algorithms.updates.dqn import DQNUpdate, huber, q_targets
 from thespis.config import QNetworkConfig
 from thespis.errors import NonFiniteLoss, ThespisError
 from thespis.networks.acting import Stepper, export_weights, load_weights
@@ -20,13 +20,6 @@ from thespis.networks.q import QNetwork
 from thespis.types import Inputs, Transitions
 
 BOX, CHOICE = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)
-
-
-@dataclass(frozen=True)
-class Settings:
-    double: bool = True
-    target_period: int = 5
-    huber: float = 1.0
 
 
 def network(seed: int = 0, **cfg: Any) -> QNetwork:
@@ -78,11 +71,11 @@ def test_huber(error: float, loss: float) -> None:
 @pytest.mark.parametrize("dueling", [True, False])
 def test_gradients_are_those_of_the_loss_written_out(double: bool, dueling: bool) -> None:
     made = network(dueling=dueling)
-    update = DQNUpdate(made, Settings(double=double))
+    update = DQNUpdate(made, DQN(double=double))
     load_weights(made, export_weights(network(1, dueling=dueling)))  # so that the target is another network
     old = network(0, dueling=dueling)
     batch = transitions(weights=np.linspace(0.1, 1.0, 8, dtype=np.float32))
-    gradients, metrics = update.gradients(batch, want_metrics=True)
+    gradients, metrics, priorities, _ = update.gradients(batch, want_metrics=True)
 
     q = q_of(made, batch.obs)[torch.arange(8), torch.from_numpy(batch.actions)]
     with torch.no_grad():
@@ -94,15 +87,15 @@ def test_gradients_are_those_of_the_loss_written_out(double: bool, dueling: bool
     for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
     assert metrics["train/loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
-    assert batch.priorities is not None
-    np.testing.assert_allclose(batch.priorities, (q - targets).abs().detach().numpy(), rtol=1e-5)
+    assert priorities is not None
+    np.testing.assert_allclose(priorities, (q - targets).abs().detach().numpy(), rtol=1e-5)
 
 
 def test_without_a_future_it_is_regression_to_the_reward() -> None:
     made = network()
-    update = DQNUpdate(made, Settings(huber=1e6))
+    update = DQNUpdate(made, DQN(huber=1e6))
     batch = transitions(discounts=np.zeros(8, np.float32))
-    gradients, _ = update.gradients(batch)
+    gradients = update.gradients(batch).values
     q = q_of(made, batch.obs)[torch.arange(8), torch.from_numpy(batch.actions)]
     loss = 0.5 * (q - torch.from_numpy(batch.rewards)).square().mean()
     for ours, theirs in zip(gradients, torch.autograd.grad(loss, update.parameters), strict=True):
@@ -111,14 +104,14 @@ def test_without_a_future_it_is_regression_to_the_reward() -> None:
 
 def test_the_target_stands_still_until_its_period_is_over_and_is_saved() -> None:
     made = network()
-    update = DQNUpdate(made, Settings(target_period=3))
+    update = DQNUpdate(made, DQN(target_period=3))
     old = update.state()
     load_weights(made, export_weights(network(1)))
     batch = transitions()
     for _ in range(2):
         update.observe(batch)
         np.testing.assert_array_equal(update.state()["target/advantage.weight"], old["target/advantage.weight"])
-    other = DQNUpdate(network(1), Settings(target_period=3))
+    other = DQNUpdate(network(1), DQN(target_period=3))
     other.restore({name: value.copy() for name, value in update.state().items()})
     for each in (update, other):
         each.observe(batch)
@@ -127,7 +120,7 @@ def test_the_target_stands_still_until_its_period_is_over_and_is_saved() -> None
 
 def test_the_period_can_be_counted_in_updates_that_others_make() -> None:
     made, counted = network(), [4, 9, 8, 11, 29]
-    update = DQNUpdate(made, Settings(target_period=10), counted.copy().__iter__().__next__)
+    update = DQNUpdate(made, DQN(target_period=10), counted.copy().__iter__().__next__)
     copied = []
     for number in range(len(counted)):
         load_weights(made, export_weights(network(number)))
@@ -140,7 +133,7 @@ def test_the_period_can_be_counted_in_updates_that_others_make() -> None:
 
 def test_a_loss_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NonFiniteLoss):
-        DQNUpdate(network(), Settings()).gradients(transitions(rewards=np.full(8, np.nan, np.float32)))
+        DQNUpdate(network(), DQN()).gradients(transitions(rewards=np.full(8, np.nan, np.float32)))
 
 
 def test_a_constant_in_the_advantages_changes_nothing() -> None:

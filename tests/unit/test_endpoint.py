@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import pytest
+from fakes import FakeContext
 
-from thespis.runtime.context import Context, Identity
+from thespis.runtime.context import Identity
 from thespis.runtime.endpoint import Call, Caller, Endpoint, Stub
+from thespis.service import Method, RoleDescription
 
 
 class Counter:
-    EDGES: ClassVar = {"add": "experience", "wait": "experience", "fail": "experience"}
+    description: ClassVar = RoleDescription(methods=dict.fromkeys(("add", "wait", "fail"), Method("experience")))
 
     def __init__(self) -> None:
         self.total = 0
@@ -39,11 +41,6 @@ class Counter:
         raise ValueError("no")
 
     async def secret(self) -> None: ...
-
-
-class FakeContext(Context):
-    def now(self) -> float:
-        return 0.0
 
 
 def call(method: str, *args: Any, sequence: int = 0, settled: int = 0, life: int = 1, index: int = 0) -> Call:
@@ -185,7 +182,7 @@ def test_what_a_checkpoint_holds_is_not_done_again() -> None:
 
 def test_what_was_handed_out_is_handed_out_again() -> None:
     class Tap:
-        EDGES: ClassVar = {"draw": "experience"}
+        description: ClassVar = RoleDescription(methods={"draw": Method("experience")})
 
         async def draw(self) -> list[int]:
             return [1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
-from thespis.algorithms.evolution import (
+from thespis.algorithms.es import ES, ARSConfig, StepConfig
+from thespis.algorithms.updates.evolution import (
     Evolution,
     Generation,
     centred_ranks,
@@ -19,8 +20,6 @@ from thespis.algorithms.evolution import (
     rank_weights,
     top_weights,
 )
-from thespis.architectures.es import Config, StepConfig
-from thespis.architectures.parts import network
 from thespis.config import EvolvedNetworkConfig
 from thespis.envs.make import describe, make
 from thespis.envs.reference import reference_batch
@@ -28,32 +27,31 @@ from thespis.envs.spaces import Spaces
 from thespis.errors import ThespisError
 from thespis.exchange.noise import NoiseTable, find_noise
 from thespis.networks.acting import Stepper
-from thespis.networks.evolved import EvolvedPolicy, TorchMembers, VirtualBatchNorm
+from thespis.networks.build import build_network
+from thespis.networks.evolved import Evolved, EvolvedPolicy, TorchMembers, VirtualBatchNorm
 from thespis.networks.members import MLPMembers, reads_vectors
 from thespis.networks.moments import Moments, merge
+from thespis.networks.policies import PolicyNetwork
 from thespis.types import Array, Inputs
 
 PAIRS = np.array([(10, 3), (7, 50), (-2, 5)], np.float32)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Plain gradient ascent, so that what is applied can be read off the parameters."""
-
-    seed: int = 0
-    directions: int = 3
-    deviation: float = 0.1
-    top: int | None = None
-    step: StepConfig = field(default_factory=lambda: StepConfig(kind="sgd", learning_rate=1.0, weight_decay=0.0))
+PLAIN = ES(pairs=3, noise=0.1, optimizer=StepConfig(kind="sgd", learning_rate=1.0, weight_decay=0.0))
+"""Plain gradient ascent, so that what is applied can be read off the parameters."""
 
 
-def noise_rows(evolution: Evolution, cfg: Settings) -> Array:
+def network(cfg: EvolvedNetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
+    return ES(network=cfg).build_network(spaces, seed)
+
+
+def noise_rows(evolution: Evolution, algorithm: ES) -> Array:
     """The directions of the present generation, `[pairs, n]`, as a worker would see them."""
-    members = np.empty((2 * cfg.directions, len(evolution.values)), np.float32)
-    evolution.perturb(range(cfg.directions), members)
-    plus, minus = members[: cfg.directions], members[cfg.directions :]
+    members = np.empty((2 * algorithm.directions, len(evolution.values)), np.float32)
+    evolution.perturb(range(algorithm.directions), members)
+    plus, minus = members[: algorithm.directions], members[algorithm.directions :]
     np.testing.assert_allclose(plus + minus, np.broadcast_to(2 * evolution.values, plus.shape), atol=1e-6)
-    return (plus - minus) / (2 * cfg.deviation)
+    return (plus - minus) / (2 * algorithm.deviation)
 
 
 def test_ranks_are_over_all_returns_and_centred() -> None:
@@ -72,28 +70,28 @@ def test_the_gradient_of_the_reference_vector() -> None:
 
 
 def test_a_step_is_the_weighted_sum_of_the_noise_less_the_decay() -> None:
-    cfg = Settings(step=StepConfig(kind="sgd", learning_rate=0.5, weight_decay=0.1))
+    algorithm = replace(PLAIN, optimizer=StepConfig(kind="sgd", learning_rate=0.5, weight_decay=0.1))
     table = np.empty(64, np.float32)
     fill_noise(table, seed=3)
-    evolution = Evolution(cfg, np.array([1.0, -2.0], np.float32), table)
-    rows = noise_rows(evolution, cfg)
+    evolution = Evolution(algorithm, 0, np.array([1.0, -2.0], np.float32), table)
+    rows = noise_rows(evolution, algorithm)
     evolution.apply(Generation(0, PAIRS, 0))
     start = np.array([1.0, -2.0])
     np.testing.assert_allclose(evolution.values, start + 0.5 * (rank_weights(PAIRS) @ rows - 0.1 * start), atol=1e-6)
     assert evolution.generation == 1
-    assert not np.allclose(noise_rows(evolution, cfg), rows), "every generation has noise of its own"
+    assert not np.allclose(noise_rows(evolution, algorithm), rows), "every generation has noise of its own"
 
 
 def test_the_estimator_finds_the_gradient_of_a_linear_function() -> None:
     """Raw returns of c·θ + 7: the mean of (F+ − F−) ε / 2σ is c, and the offset cancels in every pair."""
-    cfg = Settings(directions=20_000)
+    algorithm = replace(PLAIN, pairs=20_000)
     table = np.empty(1 << 18, np.float32)
     fill_noise(table, seed=1)
-    evolution = Evolution(cfg, np.zeros(3, np.float32), table)
-    rows = noise_rows(evolution, cfg).astype(np.float64)
+    evolution = Evolution(algorithm, 0, np.zeros(3, np.float32), table)
+    rows = noise_rows(evolution, algorithm).astype(np.float64)
     slope = np.array([1.0, -2.0, 0.5])
-    plus, minus = 7 + cfg.deviation * rows @ slope, 7 - cfg.deviation * rows @ slope
-    estimate = ((plus - minus) @ rows) / (2 * cfg.deviation * len(rows))
+    plus, minus = 7 + algorithm.deviation * rows @ slope, 7 - algorithm.deviation * rows @ slope
+    estimate = ((plus - minus) @ rows) / (2 * algorithm.deviation * len(rows))
     np.testing.assert_allclose(estimate, slope, atol=0.05)
     evolution.apply(Generation(0, np.stack([plus, minus], 1).astype(np.float32), 0))
     cosine = evolution.values @ slope / np.linalg.norm(evolution.values) / np.linalg.norm(slope)
@@ -107,8 +105,18 @@ def test_ars_takes_the_best_pairs_in_units_of_their_deviation() -> None:
     assert not top_weights(np.full((3, 2), 4, np.float32), top=3).any()
 
 
+def test_ars_has_a_linear_network_and_settings_of_its_own() -> None:
+    algorithm = ES(variant="ars", ars=ARSConfig(pairs=6, top=2, noise=0.4, step_size=0.3, survival_bonus=1.0))
+    assert (algorithm.directions, algorithm.deviation, algorithm.top, algorithm.survival_bonus) == (6, 0.4, 2, 1.0)
+    assert (algorithm.step.kind, algorithm.step.learning_rate, algorithm.step.weight_decay) == ("sgd", 0.3, 0.0)
+    made: Any = algorithm.build_network(Spaces(Box(-1, 1, (3,), np.float32), Discrete(2)), seed=0)
+    assert made.policy.weight.shape == (2, 3) and made.encoder.normalizes
+    plain = replace(algorithm, variant="es")
+    assert (plain.directions, plain.deviation, plain.top, plain.survival_bonus) == (32, 0.05, None, 0.0)
+
+
 def test_whoever_has_the_returns_has_the_same_parameters() -> None:
-    cfg = Settings(directions=4, step=StepConfig(anneal=True))
+    algorithm = ES(pairs=4, noise=0.1, optimizer=StepConfig(anneal=True))
     table = NoiseTable(1000, seed=5)
     there = find_noise(table.place, seed=5)
     elsewhere = find_noise(table.place._replace(name="thespis-0"), seed=5)
@@ -117,13 +125,13 @@ def test_whoever_has_the_returns_has_the_same_parameters() -> None:
     assert table.values[0] == there[0] != elsewhere[0], "on one machine it is one memory, elsewhere a table of its own"
     there[0] = elsewhere[0]
     rng, copies = np.random.default_rng(0), [np.ones(30, np.float32) for _ in range(3)]
-    one, two = Evolution(cfg, copies[0], table.values), Evolution(cfg, copies[1], elsewhere)
+    one, two = Evolution(algorithm, 0, copies[0], table.values), Evolution(algorithm, 0, copies[1], elsewhere)
     for generation in range(5):
         told = Generation(generation, rng.normal(size=(4, 2)).astype(np.float32), 0.1 * generation)
         one.apply(told)
         two.apply(told)
         assert one.digest() == two.digest()
-    late = Evolution(cfg, copies[2], there)
+    late = Evolution(algorithm, 0, copies[2], there)
     late.adopt(one.generation, one.values, one.slots)
     for each in (one, late):
         each.apply(Generation(5, np.arange(8, dtype=np.float32).reshape(4, 2), 0.5))
@@ -237,7 +245,7 @@ def test_statistics_merge_as_if_all_rows_had_been_together() -> None:
 
 def test_recurrent_networks_are_refused() -> None:
     with pytest.raises(ThespisError, match="--network.lstm must stay 0"):
-        Config(network=EvolvedNetworkConfig(lstm=4))
-    spaces = describe("CartPole-v1")
+        ES(network=EvolvedNetworkConfig(lstm=4))
+    spaces, settings = describe("CartPole-v1"), EvolvedNetworkConfig(lstm=4)
     with pytest.raises(ThespisError, match="leave the recurrent part out"):
-        EvolvedPolicy(network(EvolvedNetworkConfig(lstm=4), spaces, seed=0), None)
+        EvolvedPolicy(build_network(Evolved, settings, spaces, seed=0), None)

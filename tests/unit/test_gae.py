@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from thespis.algorithms.gae import gae
+from thespis.algorithms.updates.gae import gae
 
 
 def column(*numbers: float) -> Tensor:

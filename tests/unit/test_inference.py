@@ -4,77 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from fakes import FakeContext, YieldingContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inference_parts import NEVER, Policy, Weights, wanted
 
 from thespis.experience.seats import Seats, Told
 from thespis.roles import InferenceServer
-from thespis.runtime.context import Context, Identity
-from thespis.types import Acted, Inputs, State, Stream, Unroll, Version, Versioned, unpacked
+from thespis.runtime.context import Identity
+from thespis.types import Stream, Unroll, unpacked
 
 pytestmark = pytest.mark.timeout(30)
-NEVER = 3600.0
-
-
-class FakeContext(Context):
-    def now(self) -> float:
-        return 0.0
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
-        await asyncio.sleep(0)
-
-
-class AtOnceContext(FakeContext):
-    """Work takes no turn of the event loop, as in a process of its own."""
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
-
-
-class Policy:
-    """Acts on an observation by repeating it, and counts in its state how often it saw the environment."""
-
-    def __init__(self) -> None:
-        self.batches: list[int] = []
-        self.weights = 0
-
-    def act(self, inputs: Inputs, state: State) -> Acted:
-        self.batches.append(len(inputs.first))
-        obs: Any = inputs.obs
-        counts = np.where(inputs.first, 0, state[0]) + 1
-        return Acted(obs[:, 0].astype(np.int64), np.full(len(counts), self.weights, np.float32), (counts,))
-
-    def load(self, weights: dict[str, Any]) -> None:
-        self.weights = int(weights["w"])
-
-
-class Weights:
-    """New ones whenever a test publishes them."""
-
-    name = "inference.weights.next"
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Condition()
-        self._update = 0
-
-    async def publish(self) -> None:
-        async with self._changed:
-            self._update += 1
-            self._changed.notify_all()
-
-    async def __call__(self, newer_than: Version | None) -> Versioned:
-        async with self._changed:
-            await self._changed.wait_for(lambda: newer_than is None or self._update > newer_than.update)
-            return Versioned(Version(0, self._update), {"w": np.array(self._update)})
 
 
 class Scene:
@@ -85,7 +30,7 @@ class Scene:
         batch: int,
         patience: float,
         insert: Callable[..., Any] | None = None,
-        context: type[FakeContext] = FakeContext,
+        context: type[FakeContext] = YieldingContext,
     ) -> None:
         self.policy, self.weights, self.unrolls = Policy(), Weights(), list[tuple[Stream, Unroll]]()
         self.ctx = context(Identity("inference", 0, run_seed=0))
@@ -114,10 +59,6 @@ class Scene:
 
     async def _insert(self, stream: Stream, unroll: Unroll) -> None:
         self.unrolls.append((stream, unroll))
-
-
-def wanted(actor: int, number: int, rows: int) -> list[int]:
-    return (actor * 10_000 + number * 100 + np.arange(rows)).tolist()
 
 
 @settings(max_examples=40, deadline=None)
@@ -166,7 +107,7 @@ def test_a_batch_goes_when_it_is_full() -> None:
 
 def test_who_fills_a_batch_has_the_answer_at_once() -> None:
     async def play() -> None:
-        async with Scene(batch=4, patience=NEVER, context=AtOnceContext) as scene:
+        async with Scene(batch=4, patience=NEVER, context=FakeContext) as scene:
             await asyncio.gather(*(scene.ask(actor) for actor in range(2)))  # the first weights are there now
             first, second = scene.ask(0), scene.ask(1)
             assert second.done() and first.done() and first.result().actions.tolist() == wanted(0, 1, 2)
@@ -176,7 +117,7 @@ def test_who_fills_a_batch_has_the_answer_at_once() -> None:
 
 def test_newer_weights_are_taken_over_before_a_batch_goes() -> None:
     async def play() -> None:
-        async with Scene(batch=2, patience=NEVER, context=AtOnceContext) as scene:
+        async with Scene(batch=2, patience=NEVER, context=FakeContext) as scene:
             assert (await scene.ask(0)).version == 0
             await scene.weights.publish()
             for _ in range(5):
@@ -188,7 +129,7 @@ def test_newer_weights_are_taken_over_before_a_batch_goes() -> None:
 
 def test_an_error_of_the_policy_is_not_lost() -> None:
     async def play() -> None:
-        async with Scene(batch=2, patience=NEVER, context=AtOnceContext) as scene:
+        async with Scene(batch=2, patience=NEVER, context=FakeContext) as scene:
             await scene.ask(0)
             scene.policy.act = None  # type: ignore[assignment,method-assign]
             scene.ask(0)

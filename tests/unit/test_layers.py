@@ -45,6 +45,25 @@ def test_layers_give_what_torch_gives(activation: str, hidden: tuple[int, ...]) 
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("wants", [False, True])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_layers_can_be_differentiated_twice(activation: str, wants: bool) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(5, 64), nn.Linear(64, 16)]
+    x = torch.randn(200, 5, requires_grad=wants)
+    act = torch.tanh if activation == "tanh" else torch.relu
+    plain = act(layers[1](act(layers[0](x))))
+    wanted = [*([x] if wants else []), *_parameters(layers)]
+    vector = [torch.randn_like(tensor) for tensor in wanted]
+
+    def curved(output: Tensor) -> tuple[Tensor, ...]:
+        slopes = torch.autograd.grad((output**3).mean(), wanted, create_graph=True)
+        pairs = zip(slopes, vector, strict=True)
+        return torch.autograd.grad(torch.stack([(slope * part).sum() for slope, part in pairs]).sum(), wanted)
+
+    torch.testing.assert_close(curved(perceive(x, layers, activation)), curved(plain), rtol=1e-3, atol=1e-5)
+
+
 def test_an_input_that_wants_no_gradient_gets_none() -> None:
     layer = nn.Linear(5, 64)
     output = perceive(torch.randn(100, 5), [layer], "tanh")

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from replay_world import FakeContext
+from fakes import FakeContext, FakeEdge
 
-from thespis.architectures.r2d3 import Config, build_demonstrations
+from thespis.architectures.builders import build_demonstrations
+from thespis.architectures.r2d3 import Config
 from thespis.config import QNetworkConfig, ReplayConfig
 from thespis.envs.toys import Lock
 from thespis.errors import ThespisError
 from thespis.experience.mixing import Mixed, Origin
+from thespis.plain import updated
 from thespis.roles import Demonstrations
 from thespis.runtime.context import Identity
 from thespis.types import AGELESS, Array, Inputs, Sequences, Version, lags
@@ -31,7 +33,7 @@ class Shelf:
         self.sent: list[tuple[Array, Array]] = []
 
     def origin(self, chance: float) -> Origin:
-        return Origin(chance, Edge(self.sample), Edge(self.prioritise))
+        return Origin(chance, FakeEdge(self.sample), FakeEdge(self.prioritise))
 
     async def sample(self, items: int) -> Sequences:
         assert items > 0, "nobody is asked for nothing"
@@ -50,16 +52,8 @@ class Shelf:
         self.sent.append((keys, priorities))
 
 
-class Edge:
-    def __init__(self, method: Any) -> None:
-        self._method, self.name = method, f"learner.{method.__name__}"
-
-    async def __call__(self, *args: Any) -> Any:
-        return await self._method(*args)
-
-
 def drink(ratio: float, batches: int, times: int, batch: int = 16) -> tuple[Shelf, Shelf, list[Array]]:
-    """Take and settle batches; the marks of what was in each."""
+    """Take batches and hand them back; the marks of what was in each."""
     lived, shown = Shelf(1.0, True), Shelf(-1.0, False)
     ctx = FakeContext(Identity("learner", 0, run_seed=0))
     marks: list[Array] = []
@@ -76,8 +70,7 @@ def drink(ratio: float, batches: int, times: int, batch: int = 16) -> tuple[Shel
             # The agent's states are those stored, those of demonstrations the ones that open an episode.
             np.testing.assert_array_equal(taken.state[0][:, 0], np.where(marks[-1] > 0, 7.0, 0.0))
             taken_in.append(taken.taken)
-            taken.priorities = marks[-1] * (1 + taken.keys)
-            await source.settle(taken)
+            await source.done(taken, marks[-1] * (1 + taken.keys))
         await asyncio.sleep(0)
         await source.close()
 
@@ -114,16 +107,19 @@ def test_priorities_go_back_to_where_a_sequence_came_from() -> None:
 
 
 def lock(**settings: Any) -> Config:
-    return Config(
-        env="thespis/Lock-v0", demos="thespis.envs.toys::open_lock", actors=1, envs_per_actor=1, n_step=3,
-        network=QNetworkConfig(lstm=8),
-        **{"replay": ReplayConfig(capacity=1000, warm_up=1, priority_exponent=0.9, actor_priorities=True),
-           "demo_episodes": 5, "unroll_length": 4, "burn_in": 2, "sequence_length": 6, **settings},
-    )  # fmt: skip
+    some = {
+        "env": "thespis/Lock-v0", "demos": "thespis.envs.toys::open_lock", "actors": 1, "envs_per_actor": 1,
+        "network": QNetworkConfig(lstm=8), "demo_episodes": 5,
+        "n_step": 3, "unroll_length": 4, "burn_in": 2, "sequence_length": 6,
+        "replay": ReplayConfig(capacity=1000, warm_up=1, priority_exponent=0.9, actor_priorities=True),
+    }  # fmt: skip
+    return updated(Config(), {**some, **settings})
 
 
 def demonstrations(cfg: Config) -> Demonstrations:
-    return build_demonstrations(FakeContext(Identity("demonstrations", 0, run_seed=0)), cfg)
+    return build_demonstrations(
+        FakeContext(Identity("demonstrations", 0, run_seed=0)), cfg, cfg.demos, cfg.demo_episodes
+    )
 
 
 def test_demonstrations_are_sequences_of_whole_episodes() -> None:

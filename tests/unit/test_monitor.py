@@ -12,6 +12,7 @@ import pytest
 
 from thespis.runs.commit import to_json
 from thespis.runs.monitor import Identity, Mark, Monitor
+from thespis.runs.view import Evaluation, View
 from thespis.runtime.context import Report, Stat, Traffic
 from thespis.types import Episode
 
@@ -105,6 +106,8 @@ def test_the_mean_return_needs_a_hundred_episodes_and_forgets_older_ones() -> No
     monitor = Monitor()
     monitor.add(actor(0, 1.0, 99, 0.0, *[1.0] * 99), 1.0)
     assert monitor.return_mean_100 is None and monitor.return_mean == 1.0
+    summary = monitor.summary(WHO, "x", 1.0, None, None)
+    assert (summary["return_mean_100"], summary["return_mean"], summary["return_episodes"]) == (None, 1.0, 99)
     monitor.add(actor(0, 1.0, 1, 0.0, 101.0), 2.0)
     assert monitor.return_mean_100 == 2.0
     monitor.add(actor(0, 1.0, 1, 0.0, *[3.0] * 100), 3.0)
@@ -116,9 +119,20 @@ def test_the_threshold_is_seen_inside_a_report_and_not_unseen() -> None:
     monitor.add(actor(0, 1.0, 40, 0.0, *[10.0] * 99), 51.0)
     assert not monitor.reached
     monitor.add(actor(0, 1.0, 60, 0.0, 10.0, *[0.0] * 100), 53.0)
-    assert monitor.reached and monitor.crossed == Mark(3.0, 100) and monitor.return_mean_100 == 0.0
+    assert monitor.reached and monitor.crossed == Mark(3.0, 100)
     monitor.add(actor(0, 1.0, 60, 0.0, *[10.0] * 100), 60.0)
     assert monitor.crossed == Mark(3.0, 100)
+
+
+def test_the_return_that_ended_the_run_is_the_one_that_is_shown() -> None:
+    """Episodes still finish while processes stop; they count, but the mean that decided stays."""
+    monitor = Monitor(threshold=10.0)
+    monitor.add(actor(0, 1.0, 40, 0.0, *[10.0] * 100, *[0.0] * 50), 3.0)
+    monitor.add(actor(0, 1.0, 40, 0.0, *[0.0] * 50), 4.0)
+    summary = monitor.summary(WHO, "return_reached", 5.0, None, None)
+    assert summary["return_mean_100"] == summary["return_mean"] == summary["stop_at_return"] == 10.0
+    assert summary["episodes"] == 200 and summary["steps_to_threshold"] == 40
+    assert monitor.row(5.0)["rollout/ep_rew_mean"] == 10.0
 
 
 def test_speed_is_from_the_first_update_to_the_last() -> None:
@@ -130,22 +144,61 @@ def test_speed_is_from_the_first_update_to_the_last() -> None:
     monitor.add(learner(1), 14.0)
     monitor.add(actor(0, 1.0, 5000, 0.0), 20.0)
     assert monitor.steps_per_second == 75.0
+    summary = monitor.summary(WHO, "x", 20.0, None, None)
+    assert summary["learning_seconds"] == 4.0
+    assert summary["updates_per_second"] == 0.25, "one update in those seconds; the first began them"
+
+
+@pytest.mark.parametrize(("processes", "seconds"), [(True, 7.0), (False, 15.0)])
+def test_the_start_up_of_a_resumed_run_is_no_time_of_learning(processes: bool, seconds: float) -> None:
+    """Updates at 10 and 14 s; resumed at 15 s, the first step comes 8 s later, the first update 2 s after that."""
+    monitor = Monitor()
+    monitor.add(actor(0, 1.0, 100, 0.0), 10.0)
+    monitor.add(learner(1), 10.0)
+    monitor.add(actor(0, 1.0, 400, 0.0), 14.0)
+    monitor.add(learner(1), 14.0)
+    resumed = Monitor.restore(strict(json.dumps(monitor.state(15.0)).encode()), None, 0.0, processes=processes)
+    assert resumed.learning_seconds == 4.0
+    resumed.add(actor(0, 1.0, 50, 0.0), 8.0)
+    assert resumed.learning_seconds == 4.0
+    resumed.add(actor(0, 1.0, 250, 0.0), 10.0)
+    resumed.add(learner(1), 10.0)
+    assert resumed.learning_seconds == seconds and resumed.steps_per_second == 700 / seconds
+    assert resumed.elapsed(10.0) == 25.0
+
+
+def test_the_last_row_has_the_speed_until_the_last_step() -> None:
+    """No environment is stepped during the final evaluation, which would show as a slow run."""
+    monitor = Monitor()
+    monitor.add(actor(0, 1.0, 10, 0.0), 1.0)
+    monitor.row(1.0)
+    monitor.add(actor(0, 1.0, 100, 0.0), 3.0)
+    monitor.add(Report("evaluator", 0, 1.0), 9.0)
+    assert monitor.row(11.0, last=True)["time/fps"] == 50.0
+    assert "time/fps" not in monitor.row(12.0, last=True) and monitor.latest["time/fps"] == 50.0
 
 
 def test_the_newest_evaluation_counts() -> None:
     monitor = Monitor()
+    monitor.add(actor(0, 1.0, 300, 0.0), 0.5)
     for reward in (1.0, 9.0):
         report = Report("evaluator", 0, 1.0, counters={"eval/episodes": 5}, stats={"eval/mean_reward": stat(reward)})
         monitor.add(report, 1.0)
     assert monitor.row(1.0)["eval/mean_reward"] == 9.0
     summary = monitor.summary(WHO, "done", 2.0, None, None)
-    assert summary["eval_return_mean"] == 9.0 and summary["eval_episodes"] == 5
+    assert summary["eval_return_mean"] == 9.0 and summary["eval_episodes"] == 5 and summary["eval_env_steps"] == 300
+    monitor.add(actor(0, 1.0, 100, 0.0), 2.0)
+    assert "eval/mean_reward" not in monitor.row(2.0)
+    saved = Monitor.restore(strict(json.dumps(monitor.state(2.0)).encode()), None, 2.0)
+    for each in (monitor, saved):
+        assert View.of(each, WHO, None, 3.0).evaluation == Evaluation(9.0, 5, 300), "shown until there is a newer one"
 
 
 KEYS = """
     architecture env seed on exit_reason env_steps updates episodes wall_seconds startup_seconds first_step_seconds
-    steps_per_second updates_per_second return_mean_100 eval_return_mean eval_episodes seconds_to_threshold lag
-    lag_counts samples_per_insert roles edges restarts dropped nodes weights_sha256
+    steps_per_second updates_per_second learning_seconds return_mean_100 return_mean return_episodes eval_return_mean
+    eval_episodes eval_env_steps stop_at_return seconds_to_threshold steps_to_threshold lag lag_counts
+    samples_per_insert roles edges restarts dropped nodes weights_sha256
 """
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from door_hall import ROWS, Hall, layout, play
+from door_hall import ROWS, Hall, asked, layout, play
+from fakes import YieldingContext
 from gymnasium.spaces import Box, Dict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_door import asked
-from test_inference import NEVER, FakeContext, wanted
+from inference_parts import NEVER, wanted
 
 from thespis.experience.seats import Told, tell
 from thespis.roles.inference import Answer, Asker
@@ -72,7 +72,7 @@ def test_what_is_heard_is_what_was_told(seed: int, rows: int, start: int, tree: 
             async def __call__(self, stream: Stream) -> Any:
                 return await door.invite(stream, ask)
 
-        line = NearLine(FakeContext(Identity("actor", 0, run_seed=0, incarnation=5)), Invite(), made)
+        line = NearLine(YieldingContext(Identity("actor", 0, run_seed=0, incarnation=5)), Invite(), made)
         for number in range(5):
             told = step(number)
             answer = await line(*told)

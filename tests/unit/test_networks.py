@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from thespis.config import NetworkConfig
 from thespis.errors import ThespisError
 from thespis.networks.acting import Stepper, export_weights
 from thespis.networks.heads import build_distribution
@@ -31,9 +31,8 @@ ACTIONS: dict[str, spaces.Space[Any]] = {
 }
 
 
-def config(**changes: object) -> SimpleNamespace:
-    base = {"torso": "auto", "hidden": (16, 16), "activation": "tanh", "lstm": 0, "normalize_observations": False}
-    return SimpleNamespace(**{**base, **changes})
+def config(**changes: Any) -> NetworkConfig:
+    return NetworkConfig(**{"hidden": (16, 16), **changes})
 
 
 def build(
@@ -154,6 +153,41 @@ def torch_evaluate(
     parts = [torch.distributions.Categorical(logits=logits) for logits in torch.split(params, sizes, -1)]
     logps = [part.log_prob(rows[:, i]) for i, part in enumerate(parts)]
     return torch.stack(logps).sum(0), torch.stack([part.entropy() for part in parts]).sum(0)
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_the_divergence_of_two_policies(name: str) -> None:
+    """Against torch's own, against the mean of log p - log q over many draws, and zero to first order at itself."""
+    space, generator = ACTIONS[name], torch.Generator().manual_seed(0)
+    distribution = build_distribution(space)
+    old, new = 0.5 * torch.randn(2, 3, 2, distribution.size, generator=generator)
+    found = distribution.kl(old, new)
+    assert found.shape == (3, 2)
+    torch.testing.assert_close(found, torch_kl(space, old, new))
+    rows = np.tile(old[0, 0].numpy(), (50_000, 1))
+    actions = torch.from_numpy(distribution.sample(rows, np.random.default_rng(0))[0])
+    logps = [distribution.evaluate(params[0, 0].expand(len(rows), -1), actions)[0] for params in (old, new)]
+    gap = (logps[0] - logps[1]).double()
+    assert found[0, 0].item() == pytest.approx(gap.mean().item(), abs=5 * gap.std().item() / len(rows) ** 0.5)
+    same = old.clone().requires_grad_()
+    kl = distribution.kl(old, same)
+    torch.testing.assert_close(kl, torch.zeros(3, 2))
+    torch.testing.assert_close(torch.autograd.grad(kl.sum(), same)[0], torch.zeros_like(old))
+
+
+def torch_kl(space: spaces.Space[Any], old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    pairs: list[tuple[Any, Any]]
+    if isinstance(space, spaces.Box):
+        (mean, log_std), (other, other_log_std) = old.chunk(2, -1), new.chunk(2, -1)
+        normal = torch.distributions.Normal
+        kl = torch.distributions.kl_divergence(normal(mean, log_std.exp()), normal(other, other_log_std.exp()))
+        return kl.sum(-1)
+    sizes = [int(space.n)] if isinstance(space, spaces.Discrete) else space.nvec.ravel().tolist()
+    choice = torch.distributions.Categorical
+    pairs = [
+        (choice(logits=p), choice(logits=q)) for p, q in zip(old.split(sizes, -1), new.split(sizes, -1), strict=True)
+    ]
+    return torch.stack([torch.distributions.kl_divergence(p, q) for p, q in pairs]).sum(0)
 
 
 def test_samples_follow_the_probabilities_and_mode_is_the_likeliest() -> None:

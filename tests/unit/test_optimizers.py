@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from thespis.algorithms.flat import build_flat, decayed
-from thespis.algorithms.optimizers import build_optimizer, clip_gradients, export_state, restore_state
-from thespis.algorithms.rewards import ReturnScale, shape_rewards
+from thespis.algorithms.updates.flat import build_flat, decayed
+from thespis.algorithms.updates.optimizers import build_optimizer, clip_gradients, export_state, restore_state
+from thespis.algorithms.updates.rewards import ReturnScale, shape_rewards
+from thespis.config import OptimizerConfig
 from thespis.errors import ThespisError
 from thespis.experience.writers import discounted_returns
 
 
-def config(kind: str, **changes: float) -> SimpleNamespace:
-    return SimpleNamespace(**{"kind": kind, "epsilon": 0.01, "decay": 0.9, "momentum": 0.0, "beta2": 0.999, **changes})
+def config(kind: Any, **changes: Any) -> OptimizerConfig:
+    return OptimizerConfig(kind, **{"epsilon": 0.01, "decay": 0.9, **changes})
 
 
 def test_rmsprop_has_epsilon_inside_the_root_and_starts_at_one() -> None:
@@ -81,7 +82,7 @@ def test_adagrad_steps(family: str) -> None:
         config("adam", beta2=0.9),
     ],
 )
-def test_a_flat_vector_takes_the_same_steps_as_tensors_do(cfg: SimpleNamespace) -> None:
+def test_a_flat_vector_takes_the_same_steps_as_tensors_do(cfg: OptimizerConfig) -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=50).astype(np.float32)
     parameters = [torch.from_numpy(values[:20].copy()).view(4, 5), torch.from_numpy(values[20:].copy())]
@@ -97,7 +98,7 @@ def test_a_flat_vector_takes_the_same_steps_as_tensors_do(cfg: SimpleNamespace) 
 
 
 @pytest.mark.parametrize("cfg", [config("adam"), config("rmsprop"), config("rmsprop", momentum=0.9), config("adagrad")])
-def test_restored_state_continues_bit_for_bit(cfg: SimpleNamespace) -> None:
+def test_restored_state_continues_bit_for_bit(cfg: OptimizerConfig) -> None:
     generator = torch.Generator().manual_seed(0)
     gradients = [[torch.randn(3, 2, generator=generator), torch.randn(2, generator=generator)] for _ in range(6)]
     parameters = [torch.ones(3, 2), torch.ones(2)]

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+from fakes import FakeContext, play, settle
+from pushes import SGD, stamp, values
 
 from thespis.budget import Budget
 from thespis.config import OptimizerConfig
 from thespis.roles import ParameterServer
-from thespis.runtime.context import Context, Identity
-from thespis.types import Array, Stamp, Version
-
-SGD = OptimizerConfig(kind="sgd", learning_rate=1.0)
-
-
-class FakeContext(Context):
-    """Time stands still."""
-
-    def now(self) -> float:
-        return 0.0
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
+from thespis.runtime.context import Identity
+from thespis.types import Version
 
 
 def shard(index: int = 0, epoch: int = 0, optimizer: OptimizerConfig = SGD, **settings: Any) -> ParameterServer:
@@ -38,24 +25,6 @@ def shard(index: int = 0, epoch: int = 0, optimizer: OptimizerConfig = SGD, **se
 
 def counted(server: ParameterServer) -> dict[str, int]:
     return server._ctx.take_report().counters
-
-
-def values(*numbers: float) -> Array:
-    return np.array(numbers, np.float32)
-
-
-def stamp(worker: int, at: int = 0, number: int = 1, **rest: Any) -> Stamp:
-    known = {"life": 7, "computed_at": Version(0, at), "steps": 10, "weight": 1.0, "clock": number}
-    return Stamp(worker=worker, number=number, **{**known, **rest})
-
-
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scene, 10.0))
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 # -- the very first parameters ----------------------------------------------------------------------

@@ -18,7 +18,7 @@ def placed(program: Program, per_node: int | None) -> list[tuple[tuple[str, ...]
 
 def test_the_learner_is_near_its_services_and_actors_are_spread() -> None:
     program = impala.program(impala.Config(actors=2))
-    core = (("hub", "evaluator-0"), 1.0, "PACK")
+    core = (("learner", "evaluator-0"), 1.0, "PACK")
     assert placed(program, None) == [core, (("actor-0",), 1.0, "SPREAD"), (("actor-1",), 1.0, "SPREAD")]
 
 

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thespis.algorithms.population import Choice, Hypers, Prior, Range, best, draw, explore, tournament, truncation
+from thespis.algorithms.updates.population import (
+    Choice,
+    Hypers,
+    Prior,
+    Range,
+    best,
+    draw,
+    explore,
+    tournament,
+    truncation,
+)
 
 
 def rng(seed: int = 0) -> np.random.Generator:

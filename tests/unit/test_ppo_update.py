@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from episode_ends import same_step
 from gymnasium import spaces
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 
-from thespis.algorithms.gae import gae
-from thespis.algorithms.optimizers import SGD
-from thespis.algorithms.ppo import Minibatch, PPOUpdate, clipped_surrogate, clipped_value_loss, normalised
+from thespis.algorithms.ppo import PPO
+from thespis.algorithms.updates.gae import gae
+from thespis.algorithms.updates.optimizers import SGD
+from thespis.algorithms.updates.ppo import Minibatch, PPOUpdate, clipped_surrogate, clipped_value_loss, normalised
+from thespis.config import NetworkConfig
 from thespis.errors import NonFiniteLoss
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic
@@ -24,21 +28,10 @@ OBS, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3)
 
 
 def build(lstm: int = 0, **changes: Any) -> PPOUpdate:
-    network = SimpleNamespace(torso="auto", hidden=(8,), activation="tanh", lstm=lstm, normalize_observations=False)
-    base = {
-        "discount": 0.9,
-        "entropy_cost": 0.01,
-        "value_cost": 0.5,
-        "reward": SimpleNamespace(kind="none", scale=1.0),
-        "epochs": 2,
-        "minibatches": 3,
-        "clip": 0.2,
-        "value_clip": 0.0,
-        "target_kl": None,
-        "gae_lambda": 0.8,
-    }
+    network = NetworkConfig(hidden=(8,), lstm=lstm)
+    base = {"discount": 0.9, "entropy_cost": 0.01, "epochs": 2, "minibatches": 3, "gae_lambda": 0.8}
     made = init_network(lambda: ActorCritic(OBS, ACTIONS, network), seed=2)
-    return PPOUpdate(made, SimpleNamespace(**{**base, **changes}), np.random.default_rng(0))
+    return PPOUpdate(made, PPO(**{**base, **changes}), np.random.default_rng(0))
 
 
 def random_unroll(steps: int = 6, batch: int = 4, lstm: int = 0) -> Unroll:
@@ -107,6 +100,29 @@ def test_the_value_clip(value: float, clip: float, loss: float, slope: float) ->
     assert [part.item() for part in found] == pytest.approx([loss, slope])
 
 
+FLOATS = st.floats(-10.0, 10.0, width=32)
+
+
+@given(FLOATS, FLOATS, FLOATS, st.sampled_from([0.01, 0.2, 1.0]))
+@example(0.05238, 0.01, 1.0, 0.2)  # old + (value - old) is one bit below the value
+def test_the_value_clip_against_an_oracle(value: float, old: float, target: float, clip: float) -> None:
+    """Loss and slope against the definition in float64, and the slope against autograd of the loss."""
+    values, olds, targets = (torch.tensor([number]) for number in (value, old, target))
+    value, old, target = values.item(), olds.item(), targets.item()
+    moved, error = value - old, value - target
+    held = old + max(-clip, min(clip, moved)) - target
+    within = abs(moved) <= clip
+    # At a kink either slope is right.
+    assume(abs(abs(moved) - clip) > 1e-5 and (within or abs(error**2 - held**2) > 1e-4))
+    loss, slope = clipped_value_loss(values, olds, targets, clip)
+    assert loss.item() == pytest.approx(0.5 * max(error**2, held**2), rel=1e-5, abs=1e-6)
+    assert slope.item() == pytest.approx(error if within or error**2 > held**2 else 0.0, rel=1e-6, abs=1e-6)
+    free = values.clone().requires_grad_()
+    written, _ = clipped_value_loss(free, olds, targets, clip)
+    (found,) = torch.autograd.grad(written.sum(), free)
+    assert slope.item() == pytest.approx(found.item(), rel=1e-6, abs=1e-6)
+
+
 def test_normalised_rows_have_mean_0_and_deviation_1_and_others_do_not_count() -> None:
     advantages, weight = torch.tensor([[1.0, 2.0, 6.0, 1e6]]), torch.tensor([[1.0, 1.0, 1.0, 0.0]]) / 3
     found = normalised(advantages, weight)[0, :3]
@@ -121,7 +137,7 @@ def test_gradients_are_those_of_the_loss_written_out(value_clip: float) -> None:
     with torch.no_grad():  # as after some steps, else neither clip does anything
         for parameter in update.parameters:
             parameter.mul_(1.5)
-    gradients, metrics = update.gradients(part, want_metrics=True)
+    gradients, metrics, *_ = update.gradients(part, want_metrics=True)
 
     obs, old = part.inputs.obs, part.old_values
     assert isinstance(obs, torch.Tensor)
@@ -152,7 +168,7 @@ def test_gradients_are_those_of_the_loss_written_out(value_clip: float) -> None:
         rel=1e-4,
         abs=1e-6,
     )
-    assert update.gradients(part)[1] == {}
+    assert update.gradients(part).metrics == {}
 
 
 def advantages_variance(part: Minibatch) -> torch.Tensor:
@@ -165,7 +181,7 @@ def test_the_policy_that_acted_is_where_ratios_start() -> None:
         output = update.network.forward(whole(update, batch).inputs, ())
         logp, _ = update.network.distribution.evaluate(output.params, torch.from_numpy(batch.actions).view(1, -1))
     batch.behaviour_logp[:] = logp.view(6, 4).numpy()
-    _, metrics = update.gradients(whole(update, batch), want_metrics=True)
+    metrics = update.gradients(whole(update, batch), want_metrics=True).metrics
     assert metrics["train/clip_fraction"] == 0.0
     assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
 
@@ -186,38 +202,24 @@ def test_the_reset_row_has_no_influence(lstm: int) -> None:
     batch.truncated[2, 1] = True
     batch.valid[3, 1] = False
     batch.inputs.first[4, 1] = True
-    before = flat(update.gradients(whole(update, batch))[0])
+    before = flat(update.gradients(whole(update, batch)).values)
     batch.rewards[3, 1], batch.behaviour_logp[3, 1], batch.actions[3, 1] = 1e6, -300.0, 0
-    np.testing.assert_array_equal(flat(update.gradients(whole(update, batch))[0]), before)
+    np.testing.assert_array_equal(flat(update.gradients(whole(update, batch)).values), before)
     batch.valid[3, 1] = True
-    assert not np.allclose(flat(update.gradients(whole(update, batch))[0]), before)
+    assert not np.allclose(flat(update.gradients(whole(update, batch)).values), before)
 
 
 @pytest.mark.parametrize("truncates", [False, True])
 @pytest.mark.parametrize("lstm", [0, 5])
 def test_both_ways_of_writing_an_episode_end_agree(lstm: int, truncates: bool) -> None:
-    """Two episodes, of 3 steps and 2: o0 o1 o2 | final, then p0 p1 and the bootstrap p2.
-
-    next-step:  o0 o1 o2 final* p0 p1 (p2)      * invalid row
-    same-step:  o0 o1 o2 p0 p1 (p2)             final aside, in final_obs
-    """
     long = random_unroll(steps=6, batch=1, lstm=lstm)
-    (long.truncated if truncates else long.terminated)[2, 0] = True
-    long.valid[3, 0] = False
-    long.inputs.first[4, 0] = True
-    long.inputs.last_action[3], long.inputs.last_reward[3] = long.actions[2], long.rewards[2]
-    steps, rows = [0, 1, 2, 4, 5], [0, 1, 2, 4, 5, 6]
-    fields = ("actions", "rewards", "terminated", "truncated", "valid", "behaviour_logp", "versions")
-    inputs = Inputs(*(getattr(long.inputs, name)[rows] for name in ("obs", "first", "last_action", "last_reward")))
-    short = replace(long, inputs=inputs, **{name: getattr(long, name)[steps] for name in fields})
-    if truncates:
-        short = replace(short, final_index=np.array([[2, 0]]), final_obs=long.inputs.obs[3])
+    short = same_step(long, truncates)
     update = build(lstm, **ONE)
-    expected = flat(update.gradients(whole(update, long))[0])
-    np.testing.assert_allclose(flat(update.gradients(whole(update, short))[0]), expected, rtol=1e-4, atol=1e-6)
+    expected = flat(update.gradients(whole(update, long)).values)
+    np.testing.assert_allclose(flat(update.gradients(whole(update, short)).values), expected, rtol=1e-4, atol=1e-6)
     if truncates:
         moved = replace(short, final_obs=short.final_obs + 1.0)
-        assert not np.allclose(flat(update.gradients(whole(update, moved))[0]), expected)
+        assert not np.allclose(flat(update.gradients(whole(update, moved)).values), expected)
 
 
 def test_advantages_are_those_of_the_values_before_the_update() -> None:
@@ -279,7 +281,7 @@ def test_no_further_step_once_the_policy_is_too_far(limit: float | None, steps: 
     optimizer = SGD(update.parameters)
     made = 0
     for _, part in update.minibatches(batch):
-        optimizer.step(update.gradients(part)[0], 0.5)
+        optimizer.step(update.gradients(part).values, 0.5)
         made += 1
     assert made == steps
 

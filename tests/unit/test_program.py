@@ -8,15 +8,17 @@ from typing import Any, ClassVar
 
 import pytest
 
+from thespis.cli.show import mermaid
 from thespis.config import OptimizerConfig
 from thespis.errors import ThespisError
 from thespis.launch import defaults
 from thespis.program import Program, shared
 from thespis.roles import ParameterServer, Replay, WeightStore
+from thespis.service import Method, RoleDescription, describe
 
 
 class Service:
-    EDGES: ClassVar = {"ask": "inference"}
+    description: ClassVar = RoleDescription(methods={"ask": Method("inference", takes="question", gives="answer")})
 
     def __init__(self, ctx: Any, *, size: int = 1) -> None: ...
 
@@ -73,7 +75,7 @@ def test_a_method_that_is_not_an_edge() -> None:
 def test_a_role_that_serves_no_edges(builder: Any) -> None:
     program = Program("test")
     program.add("worker", Worker, program.add("oracle", builder).edge("ask"))
-    assert refusal(program).startswith("test: worker 0 calls oracle 0, which serves no edges; give its class an EDGES")
+    assert refusal(program).startswith("test: worker 0 calls oracle 0, which serves no edges; give its class a `descr")
 
 
 @pytest.mark.parametrize("kind", ["lock", "file", "builder"])
@@ -138,15 +140,17 @@ def test_a_shared_process_has_the_patience_of_its_least_patient_role() -> None:
 def test_arrows_and_description() -> None:
     program = queue_program(2, 1, actors=2)
     assert program.arrows() == [
-        ("learner", 1, "queue", "sample", "experience"),
-        ("actor", 2, "queue", "insert", "experience"),
+        ("learner", 1, "queue", "sample", Method("experience", gives="batch")),
+        ("actor", 2, "queue", "insert", Method("experience", takes="unroll")),
     ]
     described = program.describe()
     assert described["program"] == "test"
     assert described["processes"]["actor-1"] == [{"role": "actor", "index": 1, "restarts": 0}]
     assert described["edges"][1] == {
         "caller": "actor", "callers": 2, "service": "queue", "method": "insert", "kind": "experience",
+        "takes": "unroll", "gives": "",
     }  # fmt: skip
+    assert described["roles"]["queue"] == {"kind": "Replay", "evaluates": False}
 
 
 def test_impossible_settings_of_an_architecture() -> None:
@@ -173,3 +177,26 @@ def test_gradients_that_would_wait_for_ever_are_refused(workers: int, settings: 
         program.add("worker", Worker, server.edge("push"))
     with pytest.raises(ThespisError, match=complaint):
         program.check()
+
+
+def test_a_class_without_a_description_is_a_plain_worker() -> None:
+    assert describe(Worker) == describe(None) == RoleDescription()
+    assert describe(Service).methods["ask"].gives == "answer"
+
+
+@pytest.mark.parametrize(
+    ("method", "arrow"),
+    [
+        (Method("weights", gives="weights"), 'oracle -->|"ask: weights"| worker'),
+        (Method("experience", takes="unroll"), 'worker -->|"ask: unroll (experience)"| oracle'),
+        (
+            Method("inference", takes="question", gives="answer"),
+            'worker <-->|"ask: question, answer (inference)"| oracle',
+        ),
+    ],
+)
+def test_arrows_are_drawn_the_way_the_payload_goes(method: Method, arrow: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Service, "description", RoleDescription(methods={"ask": method}))
+    program = Program("test")
+    program.add("worker", Worker, program.add("oracle", Service).edge("ask"))
+    assert arrow in mermaid(program)

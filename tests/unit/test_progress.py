@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from thespis.runs.ending import final_lines
 from thespis.runs.figures import bar, duration, number, sparkline
 from thespis.runs.interval import RoleShare
 from thespis.runs.monitor import Identity, Monitor
-from thespis.runs.progress import Lines, Panel, final_lines, line, render, render_svg
-from thespis.runs.view import View
+from thespis.runs.progress import Lines, Panel, line, render, render_svg
+from thespis.runs.view import Evaluation, RealTime, View
+from thespis.runtime.context import Report
+from thespis.types import Episode
 
 WHO = Identity("impala", "CartPole-v1", 3, "local")
 
@@ -33,8 +36,9 @@ def a_view(**changes: object) -> View:
             "lag/mean": 1.37,
             "lag/max": 6.0,
             "queue/fill": 0.62,
-            "eval/mean_reward": 312.0,
         },
+        "evaluation": Evaluation(312.0, 10, 98_765),
+        "return_episodes": 100,
         "history": tuple(float(x) for x in range(150)),
         "roles": {
             "actor": RoleShare(8, {"env_step": 0.35, "forward": 0.3}, 0.25, "actor.queue.insert"),
@@ -76,7 +80,8 @@ def test_the_panel_shows_every_value_and_fits(columns: int) -> None:
     assert len(rows) <= 24 and max(map(len, rows)) <= min(columns, 100)
     for shown in (
         "impala", "CartPole-v1", "local", "3m 07s", "3m 20s left", "123,456", "500k", "1,542", "211.5", "goal 475",
-        "1882.7", "1.37", "max 6", "62%", "1.02", "312", "801 episodes", "env_step 35%", "queue.insert", "queue.sample",
+        "1882.7", "1.37", "max 6", "62%", "1.02", "training return", "greedy return", "312",
+        "evaluation of 10 episodes at 98,765 steps", "801 episodes", "env_step 35%", "queue.insert", "queue.sample",
         "weights.pull", "75%", "actor 4", "partial_unroll 17", "▁", "█",
     ):  # fmt: skip
         assert shown in text, shown
@@ -102,9 +107,31 @@ def test_lines_prints_one_line_a_report() -> None:
     lines.update(a_view())
     lines.update(a_view(env_steps=200_000))
     first, second = stream.getvalue().splitlines()
-    for shown in ("3m 07s", "123,456/500,000", "1882.7/s", "return 211.5", "lag 1.37 max 6", "queue 62%", "restarts 4"):
+    for shown in (
+        "[3m 07s]", "123,456/500,000", "1882.7/s", "training return 211.5", "greedy return 312 at 98,765",
+        "lag 1.37 max 6", "queue 62%", "restarts 4",
+    ):  # fmt: skip
         assert shown in first, shown
     assert "200,000" in second
+
+
+def test_virtual_time_is_called_so_and_real_time_stands_beside_it() -> None:
+    """A virtual second takes two tenths of a real one here, so 200 virtual seconds are left for 40 real ones."""
+    view = a_view(env_steps=300_000, metrics={"time/fps": 1000.0}, real=RealTime(37.0, 0.2))
+    for text in (line(view), "\n".join(drawn(view, 100))):
+        assert "3m 07s virtual, 37s real" in text and "virtual s" in text
+    assert "left 40s real" in line(view) and "40s real left" in "\n".join(drawn(view, 100))
+    assert a_view(real=RealTime(0.0, None)).seconds_left is None
+
+
+def test_the_goal_is_reached_by_a_hundred_episodes_and_not_by_fewer() -> None:
+    monitor = Monitor(threshold=1.0)
+    monitor.add(Report("actor", 0, 1.0, counters={"env_steps": 5}, episodes=[Episode(2.0, 1)] * 99), 1.0)
+    few = View.of(monitor, WHO, None, 1.0)
+    assert not few.reached and "mean of 99" in "\n".join(drawn(few, 100))
+    monitor.add(Report("actor", 0, 1.0, counters={"env_steps": 5}, episodes=[Episode(2.0, 1)]), 2.0)
+    enough = View.of(monitor, WHO, None, 2.0)
+    assert enough.reached and "mean of" not in "\n".join(drawn(enough, 100))
 
 
 def test_the_live_panel_draws_on_update_and_leaves_no_thread() -> None:
@@ -129,12 +156,59 @@ def test_the_final_lines_say_how_it_ended_and_where_it_is() -> None:
     assert "interrupted" in text and "1m 01s" in text and "runs/x-1" in text and "None" not in text
 
 
+def ended(**changes: object) -> str:
+    """The final lines of a run whose figures are like these."""
+    figures = {
+        "exit_reason": "total_steps", "env_steps": 215_182, "wall_seconds": 5.1, "steps_per_second": 159_000.0,
+        "learning_seconds": 1.35, "return_mean": 180.0, "return_episodes": 100, "eval_return_mean": 200.0,
+        "eval_episodes": 10, "eval_env_steps": 215_182, "exploration": "actions are drawn", "real_seconds": 5.1,
+        "resumed_at_steps": None,
+    }  # fmt: skip
+    summary = {**Monitor().summary(WHO, "x", 0.0, None, None), **figures, **changes}
+    return "\n".join(final_lines(summary, Path("runs/x-1")))
+
+
+def test_speed_stands_beside_the_time_that_it_was_taken_over() -> None:
+    assert "in 5.1s; 159k steps/s in the 1.4s from the first update to the last" in ended()
+    assert "steps/s" not in ended(steps_per_second=None, learning_seconds=None)
+
+
+def test_final_returns_say_what_they_are_and_of_how_many_episodes() -> None:
+    assert (
+        "training return 180 (mean of the last 100 episodes); greedy return 200 (evaluation of 10 episodes)" in ended()
+    )
+    assert "training return 12.50 (mean of the last 37 episodes)" in ended(return_mean=12.5, return_episodes=37)
+    assert "training return 12.50 (of one episode)" in ended(return_mean=12.5, return_episodes=1)
+    assert "no episode has ended" in ended(return_mean=None, return_episodes=0)
+    assert "(evaluation of 10 episodes at 90,000 steps)" in ended(eval_env_steps=90_000)
+
+
+def test_returns_far_apart_are_explained() -> None:
+    assert "explores" not in ended() and "explores" not in ended(eval_return_mean=None)
+    assert "training explores (actions are drawn)" in ended(return_mean=20.0)
+    assert "explores" in ended(return_mean=-900.0, eval_return_mean=-150.0)
+
+
+def test_the_final_lines_of_a_simulation_say_which_time_is_virtual() -> None:
+    text = ended(on="simulation", real_seconds=42.0)
+    assert "in 5.1s virtual (42s real); 159k steps/virtual s in the 1.4s virtual" in text
+    assert "(42s real since it was resumed)" in ended(on="simulation", real_seconds=42.0, resumed_at_steps=7)
+
+
+def test_the_exit_reason_comes_with_what_decided_it() -> None:
+    text = ended(
+        exit_reason="return_reached", stop_at_return=475.0, seconds_to_threshold=4.5, steps_to_threshold=210_000
+    )
+    assert "return_reached, return 475 after 210,000 steps and 4.5s" in text
+
+
 def test_short_forms() -> None:
     cases = [None, float("nan"), 0.0, 0.03125, 7.25, 195.44, 9999.0, 12345.0, 4.5e6, 2e9, -0.5]
     assert [number(value) for value in cases] == [
         "–", "–", "0", "0.031", "7.25", "195.4", "9999", "12.3k", "4.5M", "2G", "-0.500",
     ]  # fmt: skip
     assert [duration(s) for s in (0, 42, 187, 7500, 356400)] == ["0s", "42s", "3m 07s", "2h 05m", "4d 03h"]
+    assert [duration(s) for s in (0.04, 1.35, 9.94, 9.97)] == ["0.0s", "1.4s", "9.9s", "9.9s"]
     assert [bar(share, 4) for share in (0.0, 0.5, 1.0, 7.0)] == ["    ", "██  ", "████", "████"]
     assert len(bar(0.33, 4)) == 4
     assert sparkline([0.0, 1.0], 10) == "▁█" and sparkline([], 5) == "" and sparkline([2.0, 2.0], 5) == "▁▁"

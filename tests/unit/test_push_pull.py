@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fakes import FakeContext, YieldingEdge, play
 from gymnasium import spaces
 
-from thespis.algorithms.actor_critic import VTraceUpdate
-from thespis.architectures.a2c import Config
+from thespis.algorithms.updates.vtrace import VTraceUpdate
+from thespis.algorithms.vtrace import VTrace
 from thespis.budget import Budget
-from thespis.config import OptimizerConfig
+from thespis.config import NetworkConfig, OptimizerConfig
 from thespis.errors import ThespisError
 from thespis.exchange.hogwild import Hogwild
 from thespis.exchange.local import LocalExchange
@@ -32,34 +30,8 @@ from thespis.types import Array, Inputs, Unroll
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3)
 
 
-class FakeContext(Context):
-    """Time stands still."""
-
-    def now(self) -> float:
-        return 0.0
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
-
-
-class Named:
-    """An edge that needs no runtime."""
-
-    def __init__(self, call: Any) -> None:
-        self.name, self._call = call.__name__, call
-
-    async def __call__(self, *args: Any) -> Any:
-        await asyncio.sleep(0)
-        return await self._call(*args)
-
-
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scene, 20.0))
-
-
 def network(normalize: bool = False) -> ActorCritic:
-    cfg = SimpleNamespace(torso="auto", hidden=(8,), activation="tanh", lstm=0, normalize_observations=normalize)
+    cfg = NetworkConfig(hidden=(8,), normalize_observations=normalize)
     return init_network(lambda: ActorCritic(OBS, ACTIONS, cfg), seed=2)
 
 
@@ -70,7 +42,7 @@ def servers(shards: int, optimizer: OptimizerConfig, **settings: Any) -> list[Pa
 
 def exchange(index: int, made: Any, shards: list[ParameterServer], **settings: Any) -> PushPull:
     ctx = FakeContext(Identity("worker", index, run_seed=0, incarnation=3))
-    joins, pushes = [Named(shard.join) for shard in shards], [Named(shard.push) for shard in shards]
+    joins, pushes = [YieldingEdge(shard.join) for shard in shards], [YieldingEdge(shard.push) for shard in shards]
     return PushPull(ctx, made, joins, pushes, **{"clip": 0.0, **settings})
 
 
@@ -111,26 +83,23 @@ class Stored:
     async def close(self) -> None: ...
 
 
-def learner(ctx: Context, made: Any, how: Any, cfg: Config) -> Learner:
-    return Learner(ctx, Stored(), VTraceUpdate(made, cfg), how, None, Budget(10_000))
+def learner(ctx: Context, made: Any, how: Any) -> Learner:
+    return Learner(ctx, Stored(), VTraceUpdate(made, VTrace(correction=False)), how, None)
 
 
 @pytest.mark.parametrize("kind", ["sgd", "rmsprop", "adam"])
 def test_workers_in_lock_step_equal_one_with_all_their_environments(kind: str) -> None:
     """Four workers of two environments, three shards; against one learner with eight and its own optimiser."""
     optimizer = OptimizerConfig(kind=kind, learning_rate=0.01, clip=0.0)  # type: ignore[arg-type]
-    cfg = Config(optimizer=optimizer)
 
     async def scene() -> None:
         shards = servers(3, optimizer, mode="sync", quorum=4)
         nets = [network() for _ in range(4)]
         exchanges = [exchange(index, made, shards) for index, made in enumerate(nets)]
-        workers = [
-            learner(FakeContext(Identity("worker", 0, 0)), *pair, cfg) for pair in zip(nets, exchanges, strict=True)
-        ]
+        workers = [learner(FakeContext(Identity("worker", 0, 0)), *pair) for pair in zip(nets, exchanges, strict=True)]
         single = network()
         alone = FakeContext(Identity("learner", 0, run_seed=0))
-        one = learner(alone, single, LocalExchange(alone, optimizer, list(single.parameters())), cfg)
+        one = learner(alone, single, LocalExchange(alone, optimizer, list(single.parameters()), Budget(10_000)))
         for each in exchanges:
             await each.begin()
         for update in range(5):
@@ -153,15 +122,17 @@ def test_what_is_pulled_is_what_was_pushed_into(shards: int) -> None:
         await edge.begin()
         np.testing.assert_array_equal(flat(made), before)
         gradients = [torch.full_like(parameter, 0.5) for parameter in made.parameters()]
-        assert await edge.apply(gradients, 0.0, 10)
+        edge.begin_batch(10)
+        assert await edge.apply(gradients)
         np.testing.assert_array_equal(flat(made), before - 0.5)
-        pull = PullAll(FakeContext(Identity("evaluator", 0, 0)), network(), [Named(part.pull) for part in parts])
+        pull = PullAll(FakeContext(Identity("evaluator", 0, 0)), network(), [YieldingEdge(part.pull) for part in parts])
         pulled = await pull(None)
         assert pulled is not None
         for name, value in made.state_dict().items():
             np.testing.assert_array_equal(pulled.weights[name], value.numpy())
         assert await pull(pulled.version) is None
-        await edge.apply(gradients, 0.0, 10)
+        edge.begin_batch(10)
+        await edge.apply(gradients)
         newer = await pull(pulled.version)
         assert newer is not None and newer.version > pulled.version
 
@@ -174,20 +145,57 @@ def test_the_whole_gradient_is_clipped_before_it_is_cut() -> None:
         edge = exchange(0, made, parts, clip=1.0)
         await edge.begin()
         before = flat(made)
-        await edge.apply([torch.full_like(parameter, 3.0) for parameter in made.parameters()], 0.0, 1)
+        edge.begin_batch(1)
+        await edge.apply([torch.full_like(parameter, 3.0) for parameter in made.parameters()])
         np.testing.assert_allclose(np.linalg.norm(flat(made) - before), 1.0, rtol=1e-5)
 
     play(scene())
 
 
-def test_gradients_that_are_not_finite_are_not_sent() -> None:
+def test_gradients_that_are_not_finite_are_not_sent_but_their_steps_are_counted() -> None:
+    """Also where the loss already says so, and in lock step, where the servers wait for the next batch instead."""
+
     async def scene() -> None:
-        made, parts = network(), servers(1, OptimizerConfig(kind="sgd", learning_rate=1.0))
+        made, parts = network(), servers(2, OptimizerConfig(kind="sgd", learning_rate=1.0), mode="sync")
         edge = exchange(0, made, parts)
         await edge.begin()
-        gradients = [torch.full_like(parameter, float("nan")) for parameter in made.parameters()]
-        assert not await edge.apply(gradients, 0.0, 1)
-        assert parts[0].version.update == 0
+        bad = [torch.full_like(parameter, float("nan")) for parameter in made.parameters()]
+        for gradients in (bad, None):
+            edge.begin_batch(10)
+            assert not await edge.apply(gradients)
+        assert [part.version.update for part in parts] == [0, 0]
+        edge.begin_batch(5)
+        assert await edge.apply([torch.ones_like(parameter) for parameter in made.parameters()])
+        assert [part.state()[1]["steps"] for part in parts] == [25, 25]
+
+    play(scene())
+
+
+def test_a_schedule_follows_the_steps_of_all_learners() -> None:
+    """Two workers of a server, or two in shared memory, anneal as one learner with all their steps does."""
+    optimizer = OptimizerConfig(kind="sgd", learning_rate=1.0, anneal=True, clip=0.0)
+
+    async def scene() -> None:
+        parts = servers(1, optimizer)
+        memory = SharedParameters(FakeContext(Identity("server", 0, run_seed=0)), optimizer=optimizer, workers=2)
+        start = flat(network())
+        for build in (
+            lambda index, made: exchange(index, made, parts),
+            lambda index, made: Hogwild(
+                FakeContext(Identity("worker", index, 0)), made, optimizer, YieldingEdge(memory.join), Budget(10_000)
+            ),
+        ):
+            nets = [network(), network()]
+            edges: list[Any] = [build(index, made) for index, made in enumerate(nets)]
+            for edge in edges:
+                await edge.begin()
+            for edge, bad in ((edges[0], True), (edges[1], False)):
+                edge.begin_batch(2_500)
+                await edge.apply(None if bad else [torch.ones_like(p) for p in nets[0].parameters()])
+            edges[0].begin_batch(2_500)
+            await edges[0].apply([torch.ones_like(p) for p in nets[0].parameters()])
+            # Rates 0.75 (2,500 of 10,000 steps are known) and 0.25 (7,500).
+            np.testing.assert_allclose(flat(nets[0]), start - 1.0, atol=1e-6)
 
     play(scene())
 
@@ -199,11 +207,13 @@ def test_a_shard_that_lost_everything_is_given_the_workers_copy() -> None:
         edge = exchange(0, made, parts)
         await edge.begin()
         gradients = [torch.ones_like(parameter) for parameter in made.parameters()]
-        await edge.apply(gradients, 0.0, 1)
+        edge.begin_batch(1)
+        await edge.apply(gradients)
         before = flat(made)
-        edge._joins[1]._call = servers(2, optimizer)[1].join  # type: ignore[attr-defined]
-        edge._pushes[1]._call = edge._joins[1]._call.__self__.push  # type: ignore[attr-defined]
-        await edge.apply(gradients, 0.0, 1)
+        edge._joins[1].method = servers(2, optimizer)[1].join  # type: ignore[attr-defined]
+        edge._pushes[1].method = edge._joins[1].method.__self__.push  # type: ignore[attr-defined]
+        edge.begin_batch(1)
+        await edge.apply(gradients)
         half = len(before) // 2
         np.testing.assert_array_equal(flat(made), np.concatenate([before[:half] - 1, before[half:]]))
 
@@ -220,7 +230,9 @@ def test_one_hogwild_worker_does_what_a_server_does(kind: str) -> None:
         pushed, shared = network(), network()
         edge = exchange(0, pushed, servers(1, optimizer), clip=1.0)
         wild = [
-            Hogwild(FakeContext(Identity("worker", index, 0)), made, optimizer, Named(memory.join), Budget(10_000))
+            Hogwild(
+                FakeContext(Identity("worker", index, 0)), made, optimizer, YieldingEdge(memory.join), Budget(10_000)
+            )
             for index, made in enumerate((shared, network()))
         ]
         for each in (edge, *wild):
@@ -228,14 +240,17 @@ def test_one_hogwild_worker_does_what_a_server_does(kind: str) -> None:
         for seed in range(4):
             torch.manual_seed(seed)
             gradients = [torch.randn_like(parameter) for parameter in shared.parameters()]
-            await edge.apply([gradient.clone() for gradient in gradients], 0.0, 500)
-            await wild[0].apply(gradients, 0.0, 500)
+            edge.begin_batch(500)
+            await edge.apply([gradient.clone() for gradient in gradients])
+            wild[0].begin_batch(500)
+            await wild[0].apply(gradients)
         np.testing.assert_array_equal(flat(shared), flat(pushed))
         pulled = await memory.pull(None)
         assert pulled is not None and pulled.version.update == 4
         np.testing.assert_array_equal(pulled.values, flat(pushed))
         assert await memory.pull(pulled.version) is None
-        assert await wild[1].apply([torch.zeros_like(p) for p in shared.parameters()], 0.0, 1)
+        wild[1].begin_batch(1)
+        assert await wild[1].apply([torch.zeros_like(p) for p in shared.parameters()])
         assert wild[1]._ctx.take_report().stats["lag"].maximum == 4, "made of what it saw before the other four"
 
         arrays, values = memory.state()

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fakes import FakeContext, play, settle
 from gymnasium import spaces
-from test_parameter_server import SGD, FakeContext, play, settle, stamp, values
+from pushes import SGD, stamp, values
 
-from thespis.algorithms.qtopt import Labeller, QTOptUpdate, clipped_double_q
+from thespis.algorithms.updates.qtopt import Labeller, QTOptUpdate, clipped_double_q
 from thespis.budget import Budget
 from thespis.config import OptimizerConfig, ScoredNetworkConfig
 from thespis.errors import NonFiniteLoss, ThespisError
@@ -109,7 +110,7 @@ def test_gradients_are_those_of_the_mean_loss(loss: str) -> None:
     net = made(0)
     batch = transitions(20)
     example = Labelled(batch.obs, batch.actions, batch.rewards, np.zeros(20, np.int64), 0)
-    gradients, metrics = QTOptUpdate(net, loss).gradients(example, want_metrics=True)
+    gradients, metrics, *_ = QTOptUpdate(net, loss).gradients(example, want_metrics=True)
     q, targets = net.critic(as_tensors(batch.obs), as_tensor(batch.actions)), as_tensor(batch.rewards)
     if loss == "squared":
         whole = 0.5 * torch.nn.functional.mse_loss(q, targets)

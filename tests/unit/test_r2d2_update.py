@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,9 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thespis.algorithms.r2d2 import R2D2Update, r2d2_targets
-from thespis.algorithms.rescaling import rescale, unscale
+from thespis.algorithms.r2d2 import R2D2
+from thespis.algorithms.updates.r2d2 import R2D2Update, r2d2_targets
+from thespis.algorithms.updates.rescaling import rescale, unscale
 from thespis.config import QNetworkConfig
 from thespis.errors import NonFiniteLoss
 from thespis.experience.sequences import mixed, n_steps
@@ -25,14 +25,6 @@ from thespis.types import Array, Inputs, Sequences
 
 BOX, CHOICE = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)
 STEPS, BURN, LSTM = 5, 3, 6
-
-
-@dataclass(frozen=True)
-class Settings:
-    double: bool = True
-    target_period: int = 3
-    huber: float = float("inf")
-    eta: float = 0.9
 
 
 def network(seed: int = 0, **cfg: Any) -> QNetwork:
@@ -151,14 +143,15 @@ def test_loss_gradients_and_priorities_are_those_of_a_naive_loop() -> None:
     valid[:BURN, 0], valid[BURN + 3 :, 1] = False, False
     batch = sequences(valid=valid, weights=np.array([1.0, 0.5, 0.25, 1.0], np.float32))
     batch.inputs.first[BURN, 0] = True
-    update = R2D2Update(network(), Settings())
+    update = R2D2Update(network(), R2D2())
     with torch.no_grad():
         for parameter in update.network.parameters():  # so that network and target differ
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
-    gradients, metrics = update.gradients(batch, want_metrics=True)
-    loss, priorities = reference(update, batch)
+    gradients, metrics, priorities, _ = update.gradients(batch, want_metrics=True)
+    loss, expected = reference(update, batch)
     assert metrics["train/loss"] == pytest.approx(loss.item(), rel=1e-5)
-    np.testing.assert_allclose(batch.priorities, priorities, rtol=1e-4)
+    assert priorities is not None
+    np.testing.assert_allclose(priorities, expected, rtol=1e-4)
     for mine, naive in zip(gradients, torch.autograd.grad(loss, update.parameters), strict=True):
         torch.testing.assert_close(mine, naive, rtol=1e-4, atol=1e-6)
 
@@ -172,7 +165,7 @@ def test_a_sequence_that_starts_its_episode_starts_from_nothing() -> None:
         assert isinstance(batch.inputs.obs, np.ndarray)
         batch.inputs.obs[:BURN] = fill
         batch.state = tuple(part + np.float32(fill) for part in batch.state)
-        seen.append(R2D2Update(network(), Settings()).gradients(batch)[0])
+        seen.append(R2D2Update(network(), R2D2()).gradients(batch).values)
     for one, other in zip(*seen, strict=True):
         torch.testing.assert_close(one, other, rtol=0.0, atol=0.0)
 
@@ -180,12 +173,12 @@ def test_a_sequence_that_starts_its_episode_starts_from_nothing() -> None:
 @pytest.mark.parametrize("lstm", [0, LSTM])
 def test_it_learns_without_burn_in_and_without_memory(lstm: int) -> None:
     state = {} if lstm else {"state": ()}
-    update = R2D2Update(network(lstm=lstm), Settings())
+    update = R2D2Update(network(lstm=lstm), R2D2())
     batch = sequences(burn=0, **state)
     optimizer = torch.optim.Adam(update.parameters, 1e-2)
     losses = []
     for _ in range(60):
-        gradients, metrics = update.gradients(batch, want_metrics=True)
+        gradients, metrics, *_ = update.gradients(batch, want_metrics=True)
         for parameter, gradient in zip(update.parameters, gradients, strict=True):
             parameter.grad = gradient
         optimizer.step()
@@ -195,7 +188,7 @@ def test_it_learns_without_burn_in_and_without_memory(lstm: int) -> None:
 
 def test_a_loss_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NonFiniteLoss):
-        R2D2Update(network(), Settings()).gradients(sequences(returns=np.full((STEPS, 4), np.inf, np.float32)))
+        R2D2Update(network(), R2D2()).gradients(sequences(returns=np.full((STEPS, 4), np.inf, np.float32)))
 
 
 def test_the_core_reads_the_last_step_only_if_told() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 import numpy as np
 import pytest
+from fakes import FakeContext, FakeEdge
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_world import LOOSE, STREAM, FakeContext, World
+from replay_world import LOOSE, STREAM, World
 
 from thespis.config import ReplayConfig
 from thespis.errors import ThespisError
@@ -31,17 +31,6 @@ def table(sampler: Any, capacity: int, limiter: SamplesPerInsert = LOOSE, max_ti
     return ReplayTable(ctx, Steps(layout, capacity), NStep(1, 0.9), sampler, limiter, lambda r: r, max_times)
 
 
-class Edge:
-    """The edge to a role that is right here, with a name."""
-
-    def __init__(self, name: str, method: Any) -> None:
-        self.name, self._method = name, method
-
-    def __call__(self, *args: Any) -> Coroutine[Any, Any, Any]:
-        made: Coroutine[Any, Any, Any] = self._method(*args)
-        return made
-
-
 def obs(drawn: Any) -> Array:
     assert isinstance(drawn.obs, np.ndarray)
     return drawn.obs
@@ -58,8 +47,8 @@ def test_weights_and_priorities_are_right_across_shards() -> None:
                 await replay.insert(STREAM, unroll)
             keys = (await replay.sample(400)).keys
             await replay.prioritise(keys, (scale * (1 + keys % 7)).astype(np.float32))
-        samples = [Edge("learner.replay.sample", replay.sample) for replay in replays]
-        updates = [Edge("learner.replay.prioritise", replay.prioritise) for replay in replays]
+        samples = [FakeEdge(replay.sample, "learner.replay.sample") for replay in replays]
+        updates = [FakeEdge(replay.prioritise, "learner.replay.prioritise") for replay in replays]
         ctx = FakeContext(Identity("learner", 0, run_seed=0))
         draws = Draws(ctx, samples, batch=32, batches=2, prioritise=updates)
         batches = [await draws.take(), await draws.take()]
@@ -76,8 +65,7 @@ def test_weights_and_priorities_are_right_across_shards() -> None:
         expected = np.concatenate(chances) ** -0.4
         np.testing.assert_allclose(np.concatenate(weights), expected / expected.max(), rtol=1e-5)
         before = [replay.state()[0]["sampler/weights"].copy() for replay in replays]
-        batches[0].priorities = np.full(32, 9.0, np.float32)
-        await draws.settle(batches[0])
+        await draws.done(batches[0], np.full(32, 9.0, np.float32))
         await asyncio.sleep(0)
         for shard, replay in enumerate(replays):
             after = replay.state()[0]["sampler/weights"]
@@ -204,8 +192,6 @@ def test_a_shard_is_told_its_share() -> None:
 @pytest.mark.parametrize(
     ("replay", "what"),
     [
-        ({"shards": 0}, "--replay.shards is at least 1"),
-        ({"max_times_sampled": -1}, "from 0 to 65535"),
         ({"sampler": "fifo"}, "give --replay.max-times-sampled"),
         ({"sampler": "fifo", "max_times_sampled": 8, "priority_exponent": 0.6}, "leave --replay.priority-exponent 0"),
         ({"max_times_sampled": 7}, "8 samples per insert cannot be had"),

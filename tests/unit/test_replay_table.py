@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes import FakeContext, FakeEdge
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_world import LOOSE, STREAM, FakeContext, World, worth
+from replay_world import LOOSE, STREAM, World, worth
 
 from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
@@ -21,7 +22,7 @@ from thespis.experience.steps import Layout, Steps
 from thespis.program import Edge
 from thespis.roles import ReplayTable
 from thespis.runtime.context import Identity
-from thespis.types import Array, Stream, Transitions, Unroll, map_tree
+from thespis.types import Array, Stream, Transitions, map_tree
 
 
 def table(
@@ -146,24 +147,12 @@ def test_whoever_inserts_is_told_how_much_came_from_all() -> None:
 
     async def scene() -> None:
         replay, _ = table(world, 1, 500)
-        actors = [Streamed(FakeContext(Identity("actor", i, run_seed=0)), Insert(replay)) for i in range(2)]
+        actors = [Streamed(FakeContext(Identity("actor", i, run_seed=0)), FakeEdge(replay.insert)) for i in range(2)]
         for turn, unroll in enumerate(unrolls):
             await actors[turn % 2](unroll)
         assert [actor.inserted for actor in actors] == [50, 60]
 
     asyncio.run(scene())
-
-
-class Insert:
-    """The edge to a replay that is right here."""
-
-    name = "actor.replay.insert"
-
-    def __init__(self, replay: ReplayTable) -> None:
-        self.insert = replay.insert
-
-    async def __call__(self, stream: Stream, unroll: Unroll) -> int:
-        return await self.insert(stream, unroll)
 
 
 def test_stale_priorities_are_ignored_and_counted() -> None:

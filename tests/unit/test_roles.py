@@ -9,26 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes import FakeContext, settle
 from hypothesis import given
 from hypothesis import strategies as st
 
 from thespis.roles import Replay, WeightStore
-from thespis.runtime.context import Context, Identity
+from thespis.runtime.context import Identity
 from thespis.types import Version, Versioned
-
-
-class FakeContext(Context):
-    def now(self) -> float:
-        return 0.0
 
 
 def context() -> FakeContext:
     return FakeContext(Identity("service", 0, run_seed=0))
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 def item(number: int) -> dict[str, Any]:

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fakes import FakeContext
 
 from thespis import roles
-from thespis.budget import Budget
+from thespis.algorithms.updates.update import Gradients
 from thespis.errors import NonFiniteLoss, ThespisError
 from thespis.experience.sources import Rounds
 from thespis.program import Program
 from thespis.roles.learner import Learner
 from thespis.roles.weights import WeightStore
-from thespis.runtime.context import Context, Identity
-from thespis.types import Inputs, Unroll, Version, Versioned
-
-
-class FakeContext(Context):
-    """Time stands still."""
-
-    def now(self) -> float:
-        return 1.0
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        self.count(f"rows/{kind}", items)
-        yield
+from thespis.runtime.context import Identity
+from thespis.types import Array, Inputs, Unroll, Version, Versioned
 
 
 def context() -> FakeContext:
@@ -111,7 +99,7 @@ class Once:
     async def take(self) -> Unroll:
         return unroll(Version(2, 0))
 
-    async def settle(self, batch: Any) -> None: ...
+    async def done(self, batch: Any, priorities: Array | None) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -121,24 +109,36 @@ class Parts:
 
     def __init__(self, number: int, bad: int | None) -> None:
         self._number, self._bad = number, bad
-        self.applied: list[tuple[int, int]] = []
-        self.observed = 0
+        self.applied: list[int] = []
+        self.observed = self.counted = self.asked_in_vain = 0
 
-    def divide(self, batch: Unroll) -> Iterator[tuple[int, int]]:
+    def minibatches(self, batch: Unroll) -> Iterator[tuple[int, int]]:
         for part in range(self._number):
             assert len(self.applied) == part, "a part is asked for after the step of the one before"
             yield 1, part
 
-    def gradients(self, part: int, want_metrics: bool) -> tuple[list[torch.Tensor], dict[str, float]]:
+    def gradients(self, part: int, want_metrics: bool) -> Gradients:
         if part == self._bad:
             raise NonFiniteLoss("bad")
-        return [torch.tensor(part)], {"train/loss": float(part)}
+        return Gradients([torch.tensor(part)], {"train/loss": float(part)})
 
     def observe(self, batch: Unroll) -> None:
         self.observed += 1
 
-    async def apply(self, gradients: list[torch.Tensor], progress: float, steps: int) -> bool:
-        self.applied.append((int(gradients[0]), steps))
+    def weights(self) -> dict[str, Array]:
+        return {}
+
+    def begin_batch(self, steps: int) -> None:
+        self.counted += steps
+
+    def end_batch(self) -> None:
+        pass
+
+    async def apply(self, gradients: list[torch.Tensor] | None) -> bool:
+        if gradients is None:
+            self.asked_in_vain += 1
+            return False
+        self.applied.append(int(gradients[0]))
         return True
 
 
@@ -148,9 +148,10 @@ def test_several_steps_are_one_update(bad: int | None, made: int) -> None:
     ctx, parts = context(), Parts(3, bad)
     update: Any = parts
     publish: Any = None
-    learner = Learner(ctx, Once(), update, update, publish, Budget(100), divide=parts.divide)
+    learner = Learner(ctx, Once(), update, update, publish)
     asyncio.run(learner.learn(unroll(Version(2, 0))))
-    assert parts.applied == [(0, 2), (1, 0), (2, 0)][:made], "all environment steps count with the first part"
+    assert (parts.applied, parts.counted) == ([0, 1, 2][:made], 2), "environment steps are counted once"
+    assert parts.asked_in_vain == (bad is not None), "the exchange is asked also where there are no gradients"
     assert learner.version == (2, 1)
     counters = ctx.take_report().counters
     assert counters.get("dropped/non_finite_batches", 0) == (bad is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from thespis.errors import ThespisError
+from thespis.runs import directory
 from thespis.runs.directory import RunDirectory
 from thespis.runs.writers import MetricsWriter
 
@@ -84,11 +86,11 @@ def test_opening_what_is_no_run_says_so(tmp_path: Path) -> None:
 
 def test_epochs_rise_by_one_also_in_a_new_process(tmp_path: Path) -> None:
     run = RunDirectory.create("dqn", "CartPole-v1", 0, path=tmp_path / "run")
-    assert [run.next_epoch(), run.next_epoch(), run.next_epoch("other")] == [0, 1, 0]
-    assert RunDirectory(run.path).next_epoch() == 2
+    assert [run.next_epoch("learner"), run.next_epoch("learner"), run.next_epoch("other")] == [0, 1, 0]
+    assert RunDirectory(run.path).next_epoch("learner") == 2
     (run.checkpoints / "epoch-learner.json").write_text("{")
     with pytest.raises(ThespisError, match=r"epoch-learner\.json cannot be read"):
-        run.next_epoch()
+        run.next_epoch("learner")
 
 
 def test_sweep_clears_both_places(tmp_path: Path) -> None:
@@ -97,6 +99,27 @@ def test_sweep_clears_both_places(tmp_path: Path) -> None:
     (run.checkpoints / ".tmp-2").mkdir()
     assert run.sweep() == [".tmp-1", ".tmp-2"]
     assert sorted(entry.name for entry in run.path.iterdir()) == ["checkpoints", "tensorboard"]
+
+
+def test_sweep_clears_the_runs_of_members_and_nobody_elses(tmp_path: Path) -> None:
+    run = RunDirectory.create("pbt", "CartPole-v1", 0, path=tmp_path / "run")
+    member = RunDirectory.create("impala", "CartPole-v1", 0, path=run.path / "members" / "0-0")
+    other = RunDirectory.create("impala", "CartPole-v1", 0, path=run.path / "other")
+    for place in (run.path / "members", member.path, member.checkpoints, other.checkpoints):
+        (place / ".tmp-1").mkdir()
+    assert run.sweep() == [".tmp-1"] * 3
+    assert [entry.parent for entry in run.path.rglob(".tmp-*")] == [other.checkpoints]
+
+
+def test_the_end_of_a_run_leaves_another_directory_alone(tmp_path: Path) -> None:
+    run = RunDirectory.create("dqn", "CartPole-v1", 0, path=tmp_path / "run")
+    run.keep()
+    run.path.rename(tmp_path / "moved")
+    run.tidy()
+    other = RunDirectory.create("dqn", "CartPole-v1", 0, path=tmp_path / "run")
+    (other.checkpoints / ".tmp-1").mkdir()
+    run.tidy()
+    assert (other.checkpoints / ".tmp-1").exists()
 
 
 @pytest.fixture
@@ -134,6 +157,51 @@ def test_a_torn_last_line_is_cut_when_resuming(run: RunDirectory) -> None:
     assert [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()] == [1, 3]
 
 
+def test_rows_after_the_checkpoint_of_a_resumed_run_are_taken_back(run: RunDirectory) -> None:
+    """Killed at step 400 with a checkpoint of step 200, after which the run was evaluated: steps go back to 200."""
+    before = MetricsWriter(run, pytest.fail)
+    for step, seconds in ((100, 1.0), (200, 2.0), (300, 3.0), (400, 4.0)):
+        before.write(step, seconds, {"a": float(step)})
+    before.close()
+    with run.metrics.open("a") as file:
+        file.write('{"step": 500, "ti')
+    after = MetricsWriter(run, pytest.fail)
+    assert after.rewind(200, 2.0) == 2
+    after.write(250, 2.5, {"a": 0.25})
+    after.write(350, 3.5, {"a": 0.35})
+    after.close()
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert [(row["step"], row["time"]) for row in rows] == [(100, 1.0), (200, 2.0), (250, 2.5), (350, 3.5)]
+    assert [step for step, _ in scalars(run)["a"]] == [100, 200, 250, 350]
+
+
+def test_the_evaluation_of_the_checkpoint_that_is_resumed_stays(run: RunDirectory) -> None:
+    before = MetricsWriter(run, pytest.fail)
+    before.write(200, 2.0, {"a": 1.0})
+    before.write(200, 4.0, {"eval/mean_reward": 9.0})
+    before.close()
+    after = MetricsWriter(run, pytest.fail)
+    assert after.rewind(200, 2.5) == 0
+    after.write(300, 3.0, {"a": 2.0})
+    after.close()
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert [(row["step"], row["time"]) for row in rows] == [(200, 2.0), (200, 2.5), (300, 3.0)]
+    assert rows[1]["eval/mean_reward"] == 9.0 and scalars(run)["eval/mean_reward"] == [(200, 9.0)]
+
+
+def test_a_run_that_starts_over_keeps_no_row(run: RunDirectory) -> None:
+    before = MetricsWriter(run, pytest.fail)
+    before.write(0, 1.0, {"a": 1.0})
+    before.write(9, 2.0, {"a": 2.0})
+    before.close()
+    after = MetricsWriter(run, pytest.fail)
+    assert after.rewind(-1, 0.0) == 2
+    after.write(5, 1.5, {"a": 3.0})
+    after.close()
+    assert [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()] == [5]
+    assert scalars(run)["a"] == [(5, 3.0)]
+
+
 def test_a_full_disk_is_reported_once_and_later_rows_are_whole(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,3 +236,28 @@ def test_writing_metrics_loads_no_framework(tmp_path: Path) -> None:
         "sys.exit(early or 'torch' in sys.modules or 'tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], check=False).returncode == 0
+
+
+def test_an_epoch_is_written_on_a_full_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory.create("impala", "none", 0, tmp_path / "run")
+    assert run.next_epoch("learner") == 0
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(directory, "commit_file", full)
+    assert run.next_epoch("learner") == 1
+    assert RunDirectory(run.path).next_epoch("learner") == 2
+
+
+def test_epochs_go_on_in_a_directory_that_is_made_again(tmp_path: Path) -> None:
+    run = RunDirectory.create("impala", "none", 0, tmp_path / "run")
+    run.config.write_text("seed: 1")
+    run.keep()
+    assert (run.next_epoch("learner"), run.next_epoch("learner")) == (0, 1)
+    assert not run.is_gone()
+    shutil.rmtree(run.path)
+    assert run.is_gone()
+    run.make_again()
+    assert not run.is_gone() and run.config.read_text() == "seed: 1"
+    assert run.next_epoch("learner") == 2, "actors would refuse weights of an epoch they have seen"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_writers import Moment, check
-from test_writers import stream as moments_of
+from recorded_stream import Moment, check, streams
+from recorded_stream import stream as moments_of
 
 from thespis.experience.seats import Seats, Told, tell
 from thespis.types import Acted, Stream, Unroll, Version
@@ -35,18 +35,10 @@ def feed(server: Seats, moments: list[Moment], who: Stream = ACTOR, start: int =
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    length=st.integers(1, 7),
-    batch=st.integers(1, 4),
-    steps=st.integers(0, 30),
-    tree=st.booleans(),
-    same_step=st.booleans(),
-)
-def test_unrolls_are_the_stream(seed: int, length: int, batch: int, steps: int, tree: bool, same_step: bool) -> None:
-    moments = moments_of(steps, batch, np.random.default_rng(seed), tree=tree, same_step=same_step)
+@given(moments=streams(), length=st.integers(1, 7))
+def test_unrolls_are_the_stream(moments: list[Moment], length: int) -> None:
     unrolls = feed(seats(length), moments)
-    assert len(unrolls) == max(0, steps - 1) // length, "the last step is told with a question that never comes"
+    assert len(unrolls) == max(0, len(moments) - 2) // length, "the last step would arrive with the next request"
     for k, unroll in enumerate(unrolls):
         check(unroll, moments, k * length, length)
 

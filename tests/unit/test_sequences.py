@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fakes import FakeContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_world import LOOSE, STREAM, FakeContext, Truth, World, worth
+from replay_world import LOOSE, STREAM, Truth, World, worth
 
 import thespis.envs  # noqa: F401 - registers the toys
-from thespis.algorithms.rescaling import rescale, unscale
+from thespis.algorithms.updates.rescaling import rescale, unscale
 from thespis.config import QNetworkConfig
 from thespis.envs.make import make
 from thespis.experience.samplers import Prioritised

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import thespis.envs  # noqa: F401 - registers the toys
+from thespis.config import EnvConfig
 from thespis.envs import toys
 from thespis.envs.make import make
 from thespis.errors import EnvError, ThespisError
@@ -117,7 +118,7 @@ def test_chain_pays_its_step_number(truncate: bool) -> None:
     ],
 )
 def test_each_fault_is_named(fault: str, message: str) -> None:
-    environments = make("thespis/Faulty-v0", 2, env_kwargs={"fault": fault, "at_step": 3})
+    environments = make(EnvConfig("thespis/Faulty-v0", {"fault": fault, "at_step": 3}), 2)
     environments.reset(0)
     for _ in range(2):
         environments.step(np.zeros(2, np.int64))
@@ -137,7 +138,7 @@ def test_a_hang_is_announced_before_it_happens(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(toys.time, "sleep", sleep)
     entered: list[tuple[int, int, int]] = []
     environments = make(
-        "thespis/Faulty-v0", 2, env_kwargs={"fault": "hang", "at_step": 2}, on_env=lambda *at: entered.append(at)
+        EnvConfig("thespis/Faulty-v0", {"fault": "hang", "at_step": 2}), 2, on_env=lambda *at: entered.append(at)
     )
     environments.reset(0)
     environments.step(np.zeros(2, np.int64))
@@ -150,7 +151,7 @@ def test_a_fault_with_a_file_happens_once(tmp_path: Path) -> None:
     once = tmp_path / "once"
     kwargs = {"fault": "nan_reward", "at_step": 1, "once_file": str(once)}
     for expected in (True, False):
-        environments = make("thespis/Faulty-v0", 1, env_kwargs=kwargs)
+        environments = make(EnvConfig("thespis/Faulty-v0", kwargs), 1)
         environments.reset(0)
         if expected:
             with pytest.raises(EnvError):
@@ -163,7 +164,7 @@ def test_a_fault_with_a_file_happens_once(tmp_path: Path) -> None:
 def test_sleep_sleeps_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(toys.time, "sleep", slept.append)
-    environments = make("thespis/Sleep-v0", 2, env_kwargs={"seconds": 0.25, "length": 3})
+    environments = make(EnvConfig("thespis/Sleep-v0", {"seconds": 0.25, "length": 3}), 2)
     environments.reset(0)
     environments.step(np.zeros(2, np.int64))
     assert slept == [0.25, 0.25]
@@ -171,4 +172,4 @@ def test_sleep_sleeps_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_settings_are_told_in_one_line() -> None:
     with pytest.raises(ThespisError, match="Memory-v0.*at least 2"):
-        make("thespis/Memory-v0", 1, env_kwargs={"length": 1})
+        make(EnvConfig("thespis/Memory-v0", {"length": 1}), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thespis.algorithms.population import Choice, Range
+from thespis.algorithms.updates.population import Choice, Range
 from thespis.architectures import apex, impala
 from thespis.errors import ThespisError
 from thespis.tuning import assign, pairs, paths, priors
@@ -12,13 +12,13 @@ from thespis.tuning import assign, pairs, paths, priors
 
 def test_words_become_priors() -> None:
     words = "optimizer.learning_rate log-uniform 1e-5 1e-1 unroll_length uniform 5 20 optimizer.kind choice adam sgd"
-    assert priors(words.split(), impala.Config, "--tune") == {
+    assert priors(words.split(), impala.Config(), "--tune") == {
         "optimizer.learning_rate": Range(1e-5, 1e-1, log=True),
         "unroll_length": Range(5.0, 20.0, whole=True),
         "optimizer.kind": Choice(("adam", "sgd")),
     }
     quoted = ["entropy_cost uniform 0 0.1", "correction choice true false", "batch_unrolls choice 1 2 4"]
-    assert priors(quoted, impala.Config, "--tune") == {
+    assert priors(quoted, impala.Config(), "--tune") == {
         "entropy_cost": Range(0.0, 0.1),
         "correction": Choice((True, False)),
         "batch_unrolls": Choice((1, 2, 4)),
@@ -26,7 +26,7 @@ def test_words_become_priors() -> None:
 
 
 def test_what_cannot_differ_between_copies_is_not_offered() -> None:
-    known = dict(paths(apex.Config))
+    known = dict(paths(apex.Config()))
     assert {"optimizer.learning_rate", "replay.priority_exponent", "n_step"} <= set(known)
     assert not {"env", "seed", "total_steps", "network.hidden", "network"} & set(known)
 
@@ -51,13 +51,18 @@ def test_what_cannot_differ_between_copies_is_not_offered() -> None:
 )
 def test_mistakes_are_one_sentence(words: str, told: str) -> None:
     with pytest.raises(ThespisError) as caught:
-        priors(words.split(), impala.Config, "--tune")
+        priors(words.split(), impala.Config(), "--tune")
     assert told in str(caught.value)
 
 
 def test_values_are_put_in_at_their_paths() -> None:
     cfg = assign(impala.Config(), {"optimizer.learning_rate": 0.5, "unroll_length": 3})
-    assert (cfg.optimizer.learning_rate, cfg.unroll_length, cfg.optimizer.clip) == (0.5, 3, 0.5)
+    learned = cfg.algorithm
+    assert (learned.optimizer.learning_rate, learned.items.unroll_length, learned.optimizer.clip) == (
+        0.5,
+        3,
+        0.5,
+    )
     assert pairs(["optimizer.anneal=false", "network.hidden=[8, 8]"], "--settings") == {
         "optimizer.anneal": False,
         "network.hidden": [8, 8],

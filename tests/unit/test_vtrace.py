@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from thespis.algorithms.vtrace import PAPER, Clips, VTrace, vtrace
+from thespis.algorithms.updates.vtrace_targets import PAPER, Clips, VTraceReturns, vtrace
 
 OFF = (2.0, 0.5, 1.5)
 
@@ -30,7 +30,7 @@ def small(
     discount: tuple[float, ...] = (0.9, 0.9, 0.9),
     cut: tuple[int, ...] = (0, 0, 0),
     clips: Clips = PAPER,
-) -> VTrace:
+) -> VTraceReturns:
     v_tm1, r_t = column(0.5, 1.0, 1.5), column(1.0, 2.0, 3.0)
     return vtrace(v_tm1, column(*v_t), r_t, column(*discount), flags(*cut), column(*ratios).log(), clips=clips)
 
@@ -51,6 +51,14 @@ def test_vectors(case: dict[str, object], targets: tuple[float, ...], advantages
     out = small(**case)  # type: ignore[arg-type]
     np.testing.assert_allclose(out.targets[:, 0], targets, rtol=1e-6)
     np.testing.assert_allclose(out.advantages[:, 0], advantages, rtol=1e-6)
+
+
+def test_advantages_without_the_ratio() -> None:
+    """r + discount * v_{s+1} - V, whatever `pg_rho_bar` says; targets stay the same."""
+    plain, bare = small(), small(clips=Clips(pg_rho_bar=0.1, weighted=False))
+    assert torch.equal(bare.targets, plain.targets)
+    expected = (1.0 + 0.9 * plain.targets[1] - 0.5, 2.0 + 0.9 * plain.targets[2] - 1.0, 3.0 + 0.9 * 2.0 - 1.5)
+    np.testing.assert_allclose(bare.advantages[:, 0], [float(value) for value in expected], rtol=1e-6)
 
 
 def test_truncation_does_not_leak_the_next_episode() -> None:

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from fakes import YieldingContext
 
-from thespis.algorithms.vtrace import vtrace
-from thespis.architectures.parts import network
+from thespis.algorithms.updates.vtrace_targets import vtrace
 from thespis.config import NetworkConfig
 from thespis.envs.make import describe, make
 from thespis.envs.toys import Chain
 from thespis.experience.windows import Windows
 from thespis.networks.acting import Stepper
+from thespis.networks.build import build_network
 from thespis.networks.inputs import as_tensor, tensor_inputs
-from thespis.runtime.context import Context, Identity
+from thespis.networks.policies import ActorCritic
+from thespis.runtime.context import Identity
 from thespis.types import Unroll, Version
-
-
-class FakeContext(Context):
-    """Time stands still."""
-
-    def now(self) -> float:
-        return 0.0
-
-    @asynccontextmanager
-    async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
-        yield
-        await asyncio.sleep(0)
 
 
 def truncated() -> gym.Env[Any, Any]:
@@ -46,9 +34,9 @@ def terminated() -> gym.Env[Any, Any]:
 
 def collect(env: Any, number: int, envs: int = 1, length: int = 3, lstm: int = 0, **settings: Any) -> list[Unroll]:
     async def scene() -> list[Unroll]:
-        made = network(NetworkConfig(hidden=(8,), lstm=lstm), describe(env), seed=0)
+        made = build_network(ActorCritic, NetworkConfig(hidden=(8,), lstm=lstm), describe(env), seed=0)
         stepper = Stepper(made, np.random.default_rng(0))
-        ctx = FakeContext(Identity("worker", 0, run_seed=1))
+        ctx = YieldingContext(Identity("worker", 0, run_seed=1))
         windows = Windows(ctx, make(env, envs), stepper, length, lambda: Version(0, 4), **settings)
         taken = [await windows.take() for _ in range(number)]
         await windows.close()

@@ -1,80 +1,102 @@
-"""Deterministic policy gradients (Silver et al., 2014; Lillicrap et al., 2016) from n-step transitions."""
+"""Deterministic policy gradients (Silver et al., 2014; Lillicrap et al., 2016), as Ape-X DPG learns them."""
 
 from __future__ import annotations
 
-import math
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
+from thespis.algorithms.base import Algorithm, Exploration
+from thespis.bounds import Count, Fraction, Positive
+from thespis.config import DPGNetworkConfig, OptimizerConfig, ReplayConfig, RewardConfig, Transitions
+from thespis.errors import ThespisError
+from thespis.settings import inline
 
-from thespis.algorithms.dqn import TargetSettings, ValueUpdate
-from thespis.errors import NonFiniteLoss
-from thespis.networks.dpg import Critic, DPGNetwork
-from thespis.networks.inputs import as_tensor, as_tensors
-from thespis.types import Transitions, map_tree
+if TYPE_CHECKING:
+    import numpy as np
 
-
-class DPGSettings(TargetSettings, Protocol):
-    """What `DPGUpdate` reads. `slope_clip`: bound of every element of dQ/da."""
-
-    @property
-    def slope_clip(self) -> float: ...
-
-
-def action_slopes(critic: Critic, features: Tensor, actions: Tensor, bound: float) -> Tensor:
-    """dQ/da at `actions`, each element clipped to [-bound, bound]: `[N, A]`, like `actions`.
-
-    `features`: `[N, F]`, what the critic's encoder made of the observations.
-    """
-    chosen = actions.detach().requires_grad_()
-    (slopes,) = torch.autograd.grad(critic.value(features.detach(), chosen).sum(), chosen)
-    return slopes.clamp(-bound, bound)
+    from thespis.algorithms.updates.update import Update
+    from thespis.envs.spaces import Spaces
+    from thespis.networks.acting import Stepper
+    from thespis.networks.policies import PolicyNetwork
+    from thespis.types import Array
 
 
-class DPGUpdate(ValueUpdate):
-    """Turns transitions into gradients of the actor and the critic it holds; applying them is somebody else's step.
+@dataclass(frozen=True)
+class NoiseLadder:
+    """Normal noise on continuous actions, with another constant deviation in each environment."""
 
-    The critic moves towards R + D q(x', pi(x')) of the target networks, its squared errors weighted by importance.
-    The actor moves up the critic's slope where its own action is; nothing of that reaches the critic's weights.
-    |TD error| is left in the batch's `priorities`.
-    """
+    noise: Positive = 0.4
+    """Deviation of the noise on the actions of the environment that explores most; actions reach from -1 to 1."""
+    least_noise: Positive = 0.05
+    """That of the one that explores least; from one to the other it falls by equal factors (paper: 0.3 for all)."""
 
-    network: DPGNetwork
-    _target: DPGNetwork
-    _cfg: DPGSettings
+    def __post_init__(self) -> None:
+        if self.least_noise > self.noise:
+            raise ThespisError("--noise is the most and --least-noise the least of it; give them in order")
 
-    def __init__(self, network: DPGNetwork, cfg: DPGSettings) -> None:
-        super().__init__(network, cfg)
+    def describe(self) -> str:
+        return f"noise is added to the actions, in each environment another: --noise {self.noise:g} at most"
 
-    def gradients(self, batch: Transitions, want_metrics: bool = False) -> tuple[list[Tensor], dict[str, float]]:
-        """Gradients in the order of `parameters`, and metrics by name (empty unless wanted)."""
-        network, target, critic, obs = self.network, self._target, self.network.critic, as_tensors(batch.obs)
-        with torch.no_grad():
-            following = as_tensors(batch.next_obs)
-            future = target.critic(following, target.act(following))
-            targets = as_tensor(batch.rewards) + as_tensor(batch.discounts) * future
-        features = critic.encoder(obs)
-        q = critic.value(features, network.distribution.encode(as_tensor(batch.actions)))
-        with torch.no_grad():
-            errors = q - targets
-            pulls = as_tensor(batch.weights) / len(errors) * errors
-            loss = 0.5 * float(torch.dot(pulls, errors))
-        if not math.isfinite(loss):
-            raise NonFiniteLoss(f"loss {loss}")
-        batch.priorities = errors.abs_().numpy()
-        actions = network.act(obs)
-        slopes = action_slopes(critic, features, actions, self._cfg.slope_clip)
-        # Products, as in DQN: the gradients of both losses, without autograd seeing the losses themselves. No parameter
-        # is in both, so one sum has them all.
-        climb = (actions * slopes).sum() / len(errors)
-        gradients = torch.autograd.grad(torch.dot(q, pulls) - climb, self.parameters, materialize_grads=True)
-        metrics: dict[str, float] = {}
-        if want_metrics:
-            parts = {"td_error": errors, "q_mean": q.detach(), "target_mean": targets, "action_slope": slopes.abs()}
-            metrics = {f"train/{name}": float(part.mean()) for name, part in parts.items()} | {"train/loss": loss}
-        return list(gradients), metrics
+    def amount(self, steps: int, environments: range, total: int) -> Array:
+        import numpy as np
 
-    def observe(self, batch: Transitions) -> None:
-        """An update from `batch` was applied."""
-        self._applied(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))
+        rungs = np.arange(environments.start, environments.stop)
+        return np.asarray(self.noise * (self.least_noise / self.noise) ** (rungs / max(1, total - 1)))
+
+
+@dataclass(frozen=True)
+class DPG(Algorithm[Transitions]):
+    """An actor that climbs the slope of its critic, and a critic that learns from replayed transitions."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("target_period",)
+
+    items: Transitions = inline(
+        lambda: Transitions(replay=ReplayConfig(priority_exponent=0.6, importance_exponent=0.4, actor_priorities=True))
+    )
+    discount: Fraction = 0.99
+    """Discount factor."""
+    target_period: Count = 100
+    """Updates between copies of actor and critic to their targets (paper)."""
+    slope_clip: Positive = 1.0
+    """Bound of every element of dQ/da, with which the actor learns (paper)."""
+    exploration: Exploration = inline(NoiseLadder)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    network: DPGNetworkConfig = field(default_factory=DPGNetworkConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+
+    def __post_init__(self) -> None:
+        if self.network.lstm:
+            raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
+        if len(self.network.critic_hidden) < 2:
+            raise ThespisError("the critic's first layer does not see the action; give --network.critic-hidden two")
+
+    def validate(self, spaces: Spaces) -> None:
+        from thespis.networks.dpg import DPGNetwork, bounded
+
+        super().validate(spaces)
+        bounded(spaces.action_space)
+        if self.network.factory and not isinstance(self.build_network(spaces, seed=0), DPGNetwork):
+            raise ThespisError(
+                f"{self.network.factory!r} makes a network without a critic; extend networks.dpg.DPGNetwork"
+            )
+
+    def network_class(self) -> Callable[..., PolicyNetwork]:
+        from thespis.networks.dpg import DPGNetwork
+
+        return DPGNetwork
+
+    def build_stepper(self, network: PolicyNetwork, rng: np.random.Generator) -> Stepper:
+        from thespis.networks.dpg import DPGNetwork, ValuingStepper
+
+        assert isinstance(network, DPGNetwork)
+        return ValuingStepper(network, rng)
+
+    def build_update(
+        self, network: PolicyNetwork, rng: np.random.Generator, count_updates: Callable[[], int] | None = None
+    ) -> Update:
+        from thespis.algorithms.updates.dpg import DPGUpdate
+        from thespis.networks.dpg import DPGNetwork
+
+        assert isinstance(network, DPGNetwork)
+        return DPGUpdate(network, self, count_updates)

@@ -1,141 +1,104 @@
-"""Q-learning from n-step transitions: DQN (Mnih et al., 2015), with the double estimator (van Hasselt et al., 2016)."""
+"""DQN (Mnih et al., 2015, doi:10.1038/nature14236) with n-step returns, and as options the double estimator
+(van Hasselt et al., 2016), dueling heads (Wang et al., 2016) and priorities (Schaul et al., 2016)."""
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-import torch
-from torch import Tensor
+from thespis.algorithms.base import Algorithm, Exploration
+from thespis.bounds import Count, CountOrZero, Fraction, NonNegative, Threshold
+from thespis.config import OptimizerConfig, QNetworkConfig, RewardConfig, Transitions
+from thespis.errors import ThespisError
+from thespis.settings import inline
 
-from thespis.errors import NonFiniteLoss
-from thespis.networks.acting import copy_weights, export_weights, load_weights
-from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
-from thespis.networks.policies import Agent, PolicyNetwork
-from thespis.types import Array, Transitions, Tree, map_tree
+if TYPE_CHECKING:
+    import numpy as np
 
-
-class TargetSettings(Protocol):
-    """What `ValueUpdate` reads. `target_period`: updates between copies of the network to its target."""
-
-    @property
-    def target_period(self) -> int: ...
+    from thespis.algorithms.updates.update import Update
+    from thespis.envs.spaces import Spaces
+    from thespis.networks.policies import PolicyNetwork
+    from thespis.types import Array
 
 
-class DQNSettings(TargetSettings, Protocol):
-    """What `DQNUpdate` reads. `double`: the network chooses the next action, its target values it."""
+@dataclass(frozen=True)
+class EpsilonSchedule:
+    """Epsilon-greedy, with an epsilon that falls linearly and is the same for all environments."""
 
-    @property
-    def double(self) -> bool: ...
-    @property
-    def huber(self) -> float: ...
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("epsilon_steps",)
+    epsilon_start: Fraction = 1.0
+    """Share of random actions at first (paper)."""
+    epsilon_end: Fraction = 0.04
+    """Share of random actions from --epsilon-steps on (paper: 0.1)."""
+    epsilon_steps: CountOrZero = 8_000
+    """Environment steps of all actors over which the share falls (paper: 1,000,000)."""
 
+    def describe(self) -> str:
+        return f"a share of the actions is random: --epsilon-start {self.epsilon_start:g} to {self.epsilon_end:g}"
 
-def q_targets(rewards: Tensor, discounts: Tensor, target_q: Tensor, chooser_q: Tensor) -> Tensor:
-    """rewards + discounts * target_q(argmax of chooser_q): `[N]`, from `[N]`, `[N]`, `[N, A]`, `[N, A]`.
-
-    With `chooser_q` the target's own values this is the maximum (DQN), with those of the network it is double DQN.
-    """
-    best = chooser_q.argmax(-1, keepdim=True)
-    return rewards + discounts * target_q.gather(-1, best).squeeze(-1)
-
-
-def huber(errors: Tensor, bound: float) -> Tensor:
-    """Squared up to `bound`, linear beyond: its slope is the error, clipped to [-bound, bound]."""
-    size = errors.abs()
-    inner = size.clamp(max=bound)
-    return inner * (size - 0.5 * inner)
+    def amount(self, steps: int, environments: range, total: int) -> float:
+        done = min(1.0, steps / max(1, self.epsilon_steps))
+        return self.epsilon_start + (self.epsilon_end - self.epsilon_start) * done
 
 
-class ValueUpdate:
-    """A network of action values and its target: a copy, made anew every `target_period` updates."""
+@dataclass(frozen=True)
+class EpsilonLadder:
+    """Epsilon-greedy, with another constant epsilon in each environment (Horgan et al., 2018)."""
 
-    def __init__(
-        self, network: PolicyNetwork, cfg: TargetSettings, count_updates: Callable[[], int] | None = None
-    ) -> None:
-        """`count_updates`: all updates of the network's parameters so far, where others make some of them as well."""
-        self.network = network
-        self.parameters = list(network.parameters())
-        self._cfg, self._count_updates = cfg, count_updates
-        self._target = copy.deepcopy(network)
-        self._updates = 0
+    epsilon: Fraction = 0.4
+    """Share of random actions of the environment that explores most (paper)."""
+    epsilon_exponent: NonNegative = 7.0
+    """Environment i of N explores epsilon^(1 + this * i / (N - 1)) (paper)."""
 
-    def weights(self) -> dict[str, Array]:
-        """Copies of the network's parameters and buffers, by name."""
-        return export_weights(self.network)
+    def describe(self) -> str:
+        return f"a share of the actions is random, in each environment another: --epsilon {self.epsilon:g} at most"
 
-    def load(self, weights: dict[str, Array]) -> None:
-        load_weights(self.network, weights)
+    def amount(self, steps: int, environments: range, total: int) -> Array:
+        import numpy as np
 
-    def state(self) -> dict[str, Array]:
-        """What must be saved beside the weights: the target network, and when it is due."""
-        target = {f"target/{name}": value for name, value in export_weights(self._target).items()}
-        return {**target, "updates": np.array(self._updates)}
-
-    def restore(self, arrays: dict[str, Array]) -> None:
-        load_weights(self._target, {k.removeprefix("target/"): v for k, v in arrays.items() if k != "updates"})
-        self._updates = int(arrays["updates"])
-
-    def _copy_target(self) -> None:
-        views = {name: value.numpy() for name, value in self._target.state_dict().items()}
-        copy_weights({name: value.numpy() for name, value in self.network.state_dict().items()}, views)
-
-    def _applied(self, obs: TensorTree) -> None:
-        """An update was: feed the running normalisation `[T, B, ...]`, copy the target when its time has come."""
-        if isinstance(self.network, Agent):
-            self.network.observe(obs)
-        before = self._updates
-        self._updates = before + 1 if self._count_updates is None else self._count_updates()
-        if self._updates // self._cfg.target_period > before // self._cfg.target_period:
-            self._copy_target()
+        rungs = np.arange(environments.start, environments.stop)
+        return np.asarray(self.epsilon ** (1.0 + self.epsilon_exponent * rungs / max(1, total - 1)))
 
 
-class DQNUpdate(ValueUpdate):
-    """Turns transitions into gradients of the network it holds; applying them is somebody else's step.
+@dataclass(frozen=True)
+class DQN(Algorithm[Transitions]):
+    """Q-learning from replayed transitions, towards the values of a target network."""
 
-    |TD error| is left in the batch's `priorities`, for whoever samples by it.
-    """
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("double", "target_period")
 
-    _cfg: DQNSettings
+    items: Transitions = inline(Transitions)
+    discount: Fraction = 0.99
+    """Discount factor."""
+    double: bool = True
+    """The network chooses the next action and the target values it; else the target does both."""
+    huber: Threshold = 1.0
+    """TD errors beyond this pull no harder."""
+    target_period: Count = 100
+    """Updates between copies of the network to its target."""
+    exploration: Exploration = inline(EpsilonSchedule)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    network: QNetworkConfig = field(default_factory=QNetworkConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
-    def gradients(self, batch: Transitions, want_metrics: bool = False) -> tuple[list[Tensor], dict[str, float]]:
-        """Gradients in the order of `parameters`, and metrics by name (empty unless wanted)."""
-        actions = as_tensor(batch.actions).unsqueeze(-1)
-        with torch.no_grad():
-            following = _inputs(batch.next_obs)
-            target_q = self._target.forward(following, ()).params[0]
-            chooser_q = self.network.forward(following, ()).params[0] if self._cfg.double else target_q
-            targets = q_targets(as_tensor(batch.rewards), as_tensor(batch.discounts), target_q, chooser_q)
-        q = self.network.forward(_inputs(batch.obs), ()).params[0].gather(-1, actions).squeeze(-1)
-        with torch.no_grad():
-            errors = q - targets
-            weights = as_tensor(batch.weights) / len(errors)
-            # dL/dq of L = mean of w * huber(error): autograd need not see the loss itself.
-            slopes = weights * errors.clamp(-self._cfg.huber, self._cfg.huber)
-            loss = float(torch.dot(weights, huber(errors, self._cfg.huber)))
-        if not math.isfinite(loss):
-            raise NonFiniteLoss(f"loss {loss}")
-        batch.priorities = errors.abs_().numpy()
-        # A product, because torch imports its symbolic algebra (a second) when it is given what to start from.
-        gradients = torch.autograd.grad(torch.dot(q, slopes), self.parameters, materialize_grads=True)
-        metrics: dict[str, float] = {}
-        if want_metrics:
-            names = ("train/loss", "train/td_error", "train/q_mean", "train/target_mean")
-            values = (loss, float(errors.mean()), float(q.detach().mean()), float(targets.mean()))
-            metrics = dict(zip(names, values, strict=True))
-        return list(gradients), metrics
+    def __post_init__(self) -> None:
+        if self.network.lstm:
+            raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
 
-    def observe(self, batch: Transitions) -> None:
-        """An update from `batch` was applied."""
-        self._applied(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))
+    def validate(self, spaces: Spaces) -> None:
+        from thespis.networks.heads import count_actions
 
+        super().validate(spaces)
+        count_actions(spaces.action_space)
 
-def _inputs(obs: Tree) -> TensorInputs:
-    """Independent observations `[N, ...]` as one step of N environments; nothing that a core would read."""
-    tensors = as_tensors(map_tree(lambda leaf: leaf[None], obs))
-    number = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-    zeros = torch.zeros(1, number)
-    return TensorInputs(tensors, zeros.bool(), zeros.long(), zeros)
+    def network_class(self) -> Callable[..., PolicyNetwork]:
+        from thespis.networks.q import QNetwork
+
+        return QNetwork
+
+    def build_update(
+        self, network: PolicyNetwork, rng: np.random.Generator, count_updates: Callable[[], int] | None = None
+    ) -> Update:
+        from thespis.algorithms.updates.dqn import DQNUpdate
+
+        return DQNUpdate(network, self, count_updates)

@@ -1,117 +1,98 @@
-"""QT-Opt (Kalashnikov et al., 2018): Q-learning as regression on targets that others have computed."""
+"""QT-Opt (Kalashnikov et al., 2018, arXiv:1806.10293): Q-learning without an actor; a search finds the best action."""
 
 from __future__ import annotations
 
-import math
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from thespis.algorithms.base import Algorithm, Exploration
+from thespis.algorithms.dqn import EpsilonSchedule
+from thespis.bounds import Fraction, NonNegative
+from thespis.config import OptimizerConfig, ReplayConfig, RewardConfig, ScoredNetworkConfig, Transitions
+from thespis.errors import ThespisError
+from thespis.settings import inline
 
-from thespis.errors import NonFiniteLoss, ThespisError
-from thespis.networks.acting import export_weights, load_weights
-from thespis.networks.inputs import as_tensor, as_tensors
-from thespis.networks.scored import ScoredNetwork, scores
-from thespis.types import Array, Labelled, Transitions, Tree
+if TYPE_CHECKING:
+    import numpy as np
 
-CROSS_ENTROPY = "cross-entropy"
-
-
-def clipped_double_q(rewards: Array, discounts: Array, first: Array, second: Array) -> Array:
-    """rewards + discounts * the lower of two values of the same action: all `[N]`."""
-    targets: Array = rewards + discounts * np.minimum(first, second)
-    return targets
+    from thespis.algorithms.updates.qtopt import Labeller
+    from thespis.algorithms.updates.update import Update
+    from thespis.envs.spaces import Spaces
+    from thespis.networks.acting import Stepper
+    from thespis.networks.policies import PolicyNetwork
 
 
-class Labeller:
-    """What Bellman updaters compute: targets of transitions, from two lagged networks.
+@dataclass(frozen=True)
+class Examples(Transitions):
+    """Transitions that other workers have labelled with targets."""
 
-    The first, theta_bar_1, is searched for the best next action; both value it, and the lower value counts. With the
-    cross-entropy loss scores are logits, values their sigmoids, and targets are kept within [0, 1].
-    """
-
-    def __init__(self, first: ScoredNetwork, second: ScoredNetwork, loss: str, rng: np.random.Generator) -> None:
-        self.first, self.second, self._loss, self._rng = first, second, loss, rng
-        self.loads = (partial(load_weights, first), partial(load_weights, second))
-        """What gives each network other weights, by name."""
-
-    def label(self, batch: Transitions, version: int) -> Labelled:
-        """The transitions with their targets; `version`: packed, that of the first network."""
-        features = _features(self.first, batch.next_obs)
-        best, first = self.first.distribution.best(features, self._rng)
-        second = scores(self.second.critic, _features(self.second, batch.next_obs))(best[:, None])[:, 0]
-        if self._loss == CROSS_ENTROPY:
-            _refuse_rewards(batch.rewards)
-            targets = clipped_double_q(batch.rewards, batch.discounts, _sigmoid(first), _sigmoid(second))
-            targets = targets.clip(0.0, 1.0)
-        else:
-            targets = clipped_double_q(batch.rewards, batch.discounts, first, second)
-        versions = np.full(len(targets), version, np.int64)
-        return Labelled(batch.obs, batch.actions, targets.astype(np.float32), versions, batch.taken)
+    KIND: ClassVar = "labelled examples"
 
 
-class QTOptUpdate:
-    """Turns labelled examples into gradients of Q; where the labels come from is not its business."""
+@dataclass(frozen=True)
+class QTOpt(Algorithm[Examples]):
+    """Regression of Q on targets that other workers have computed with two lagged networks."""
 
-    def __init__(self, network: ScoredNetwork, loss: str) -> None:
-        self.network, self._loss = network, loss
-        self.parameters = list(network.parameters())
+    items: Examples = inline(lambda: Examples(batch=64, n_step=1, replay=ReplayConfig(samples_per_insert=64.0)))
+    discount: Fraction = 0.98
+    """Discount factor (paper: 0.9)."""
+    noise: NonNegative = 0.1
+    """Deviation of the noise on continuous actions, which reach from -1 to 1."""
+    loss: Literal["squared", "cross-entropy"] = "squared"
+    """squared; or cross-entropy, for returns from 0 to 1: Q is a probability of success then (paper)."""
+    exploration: Exploration = inline(lambda: EpsilonSchedule(epsilon_end=0.05, epsilon_steps=2_000))
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    network: ScoredNetworkConfig = field(default_factory=ScoredNetworkConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
-    def gradients(self, batch: Labelled, want_metrics: bool = False) -> tuple[list[Tensor], dict[str, float]]:
-        """Gradients of the mean loss in the order of `parameters`, and metrics by name (empty unless wanted)."""
-        actions = self.network.distribution.encode(as_tensor(batch.actions))
-        q, targets = self.network.critic(as_tensors(batch.obs), actions), as_tensor(batch.targets)
-        with torch.no_grad():
-            values = q.sigmoid() if self._loss == CROSS_ENTROPY else q.detach()
-            errors = values - targets  # of a logit's cross-entropy too, this is the slope
-            if self._loss == CROSS_ENTROPY:
-                loss = float(F.binary_cross_entropy_with_logits(q, targets))
-            else:
-                loss = 0.5 * float((errors * errors).mean())
-        if not math.isfinite(loss):
-            raise NonFiniteLoss(f"loss {loss}")
-        # A product, as in DQN: the gradient of the loss, without autograd seeing the loss itself.
-        gradients = torch.autograd.grad(torch.dot(q, errors / len(errors)), self.parameters)
-        metrics: dict[str, float] = {}
-        if want_metrics:
-            parts = {"td_error": errors, "q_mean": values, "target_mean": targets}
-            metrics = {f"train/{name}": float(part.mean()) for name, part in parts.items()} | {"train/loss": loss}
-        return list(gradients), metrics
+    def __post_init__(self) -> None:
+        if self.reward.normalize or self.items.replay.priority_exponent:
+            raise ThespisError(
+                "rewards stay as they were stored and examples are drawn evenly here; "
+                "leave --reward.normalize off and --replay.priority-exponent 0"
+            )
+        if self.network.lstm or self.network.normalize_observations or len(self.network.hidden) < 2:
+            raise ThespisError(
+                "Q reads single observations and its first layer does not see the action; leave --network.lstm 0 and "
+                "--network.normalize-observations off, and give --network.hidden two layers or more"
+            )
 
-    def observe(self, batch: Labelled) -> None:
-        """Nothing here follows the batches that were applied."""
+    def validate(self, spaces: Spaces) -> None:
+        """An action may have several parts, numbers and choices: a search can find all of them."""
+        from thespis.networks.scored import ScoredNetwork, parts_of
 
-    def weights(self) -> dict[str, Array]:
-        """Copies of the network's parameters, by name."""
-        return export_weights(self.network)
+        parts_of(spaces.action_space)
+        if self.network.factory and not isinstance(self.build_network(spaces, seed=0), ScoredNetwork):
+            raise ThespisError(
+                f"{self.network.factory!r} makes no network of Q(x, a); extend networks.scored.ScoredNetwork"
+            )
 
-    def load(self, weights: dict[str, Array]) -> None:
-        load_weights(self.network, weights)
+    def network_class(self) -> Callable[..., PolicyNetwork]:
+        from thespis.networks.scored import ScoredNetwork
 
-    def state(self) -> dict[str, Array]:
-        """Nothing: whoever holds the parameters has everything, the averages too."""
-        return {}
+        return ScoredNetwork
 
-    def restore(self, arrays: dict[str, Array]) -> None: ...
+    def build_stepper(self, network: PolicyNetwork, rng: np.random.Generator) -> Stepper:
+        from thespis.networks.scored import ScoredNetwork
 
+        assert isinstance(network, ScoredNetwork)
+        network.distribution.noise = self.noise
+        return super().build_stepper(network, rng)
 
-def _features(network: ScoredNetwork, obs: Tree) -> Array:
-    with torch.inference_mode():
-        features: Array = network.critic.encoder(as_tensors(obs)).numpy()
-    return features
+    def build_update(
+        self, network: PolicyNetwork, rng: np.random.Generator, count_updates: Callable[[], int] | None = None
+    ) -> Update:
+        from thespis.algorithms.updates.qtopt import QTOptUpdate
+        from thespis.networks.scored import ScoredNetwork
 
+        assert isinstance(network, ScoredNetwork)
+        return QTOptUpdate(network, self.loss)
 
-def _sigmoid(logits: Array) -> Array:
-    values: Array = 0.5 + 0.5 * np.tanh(0.5 * logits)
-    return values
+    def build_labeller(self, first: PolicyNetwork, second: PolicyNetwork, rng: np.random.Generator) -> Labeller:
+        """What computes the targets of transitions, from two lagged networks. `rng`: of the search."""
+        from thespis.algorithms.updates.qtopt import Labeller
+        from thespis.networks.scored import ScoredNetwork
 
-
-def _refuse_rewards(rewards: Array) -> None:
-    outside = rewards[(rewards < 0.0) | (rewards > 1.0)]
-    if len(outside):
-        raise ThespisError(
-            f"the cross-entropy loss is for returns from 0 to 1, but a reward is {outside[0]:g}; use --loss squared, "
-            "or scale the rewards"
-        )
+        assert isinstance(first, ScoredNetwork) and isinstance(second, ScoredNetwork)
+        return Labeller(first, second, self.loss, rng)

@@ -1,101 +1,129 @@
-"""R2D2 (Kapturowski et al., 2019): n-step double Q-learning of a recurrent network from replayed sequences."""
+"""R2D2 (Kapturowski et al., 2019): recurrent Q-learning from sequences that start in a stored state and burn in."""
 
 from __future__ import annotations
 
-import math
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
+from thespis.algorithms.base import Algorithm, Exploration
+from thespis.algorithms.dqn import EpsilonLadder
+from thespis.bounds import Count, CountOrZero, Fraction, Threshold
+from thespis.config import OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig, Transitions
+from thespis.errors import ThespisError
+from thespis.settings import inline
 
-from thespis.algorithms.dqn import DQNSettings, ValueUpdate, huber
-from thespis.algorithms.rescaling import rescale, unscale
-from thespis.errors import NonFiniteLoss
-from thespis.experience.sequences import mixed
-from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
-from thespis.networks.policies import PolicyNetwork
-from thespis.types import Sequences, State, map_tree
+if TYPE_CHECKING:
+    import numpy as np
 
-
-class R2D2Settings(DQNSettings, Protocol):
-    """What `R2D2Update` reads. `eta`: share of the largest error of a sequence in its priority."""
-
-    @property
-    def eta(self) -> float: ...
+    from thespis.algorithms.updates.update import Update
+    from thespis.envs.spaces import Spaces
+    from thespis.networks.policies import PolicyNetwork
 
 
-def r2d2_targets(returns: Tensor, discounts: Tensor, ahead: Tensor, target_q: Tensor, chooser_q: Tensor) -> Tensor:
-    """h(R + D h^-1(target_q(argmax of chooser_q))): `[T, N]`; `ahead` says which of `[T + 1, N, A]` to look at."""
-    best = chooser_q.argmax(-1, keepdim=True)
-    values = target_q.gather(-1, best).squeeze(-1).gather(0, ahead)
-    return rescale(returns + discounts * unscale(values))
+@dataclass(frozen=True)
+class Sequences:
+    """Windows of steps in a replay, for recurrent networks.
 
-
-class R2D2Update(ValueUpdate):
-    """Turns sequences into gradients of the network it holds.
-
-    Network and target are both burnt in from the stored state, each with its own weights, and no gradient goes back
-    there. The loss of a sequence is the sum over its steps (paper), that of a batch the mean over its sequences.
+    unroll     |--------|--------|--------|      one window starts with each unroll
+    window     [burn-in |   learned from  ]
     """
 
-    _cfg: R2D2Settings
+    KIND: ClassVar = "sequences"
 
-    def __init__(self, network: PolicyNetwork, cfg: R2D2Settings) -> None:
-        super().__init__(network, cfg)
-
-    def initial_state(self, number: int) -> State:
-        """What sequences start from of which no state is known."""
-        return tuple(part.numpy() for part in self.network.initial_state(number))
-
-    def gradients(self, batch: Sequences, want_metrics: bool = False) -> tuple[list[Tensor], dict[str, float]]:
-        """Gradients in the order of `parameters`, and metrics by name (empty unless wanted)."""
-        bound, steps = self._cfg.huber, len(batch.returns)
-        inputs = tensor_inputs(batch.inputs)
-        before, learned = _part(inputs, 0, len(batch.valid) - steps), _part(inputs, len(batch.valid) - steps, None)
-        state = tuple(as_tensor(part) for part in batch.state)
-        actions, valid = as_tensor(batch.actions[-steps:]).unsqueeze(-1), as_tensor(batch.valid[-steps:])
-        with torch.no_grad():
-            target_q = self._target.forward(learned, burnt_in(self._target, before, state)).params
-            start = burnt_in(self.network, before, state)
-        all_q = self.network.forward(learned, start).params
-        q = all_q[:-1].gather(-1, actions).squeeze(-1)
-        with torch.no_grad():
-            returns, discounts, ahead = (as_tensor(part) for part in (batch.returns, batch.discounts, batch.ahead))
-            targets = r2d2_targets(returns, discounts, ahead, target_q, all_q if self._cfg.double else target_q)
-            errors = (q - targets) * valid
-            weights = as_tensor(batch.weights) / len(batch.weights)
-            slopes = weights * errors.clamp(-bound, bound)
-            loss = float((weights * huber(errors, bound)).sum())
-        if not math.isfinite(loss):
-            raise NonFiniteLoss(f"loss {loss}")
-        batch.priorities = mixed(errors.abs().numpy(), batch.valid[-steps:], self._cfg.eta)
-        # As in DQN: the gradient of the loss, without autograd seeing the loss itself.
-        gradients = torch.autograd.grad((q * slopes).sum(), self.parameters, materialize_grads=True)
-        metrics: dict[str, float] = {}
-        if want_metrics:
-            number = max(1, int(valid.sum()))
-            names = ("train/loss", "train/td_error", "train/q_mean", "train/target_mean")
-            sums = (errors.abs(), q.detach() * valid, targets * valid)
-            metrics = dict(zip(names, (loss, *(float(part.sum()) / number for part in sums)), strict=True))
-        return list(gradients), metrics
-
-    def observe(self, batch: Sequences) -> None:
-        """An update from `batch` was applied."""
-        self._applied(as_tensors(batch.inputs.obs))
-
-
-def burnt_in(network: PolicyNetwork, before: TensorInputs, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The state after the steps `before`, by this network; `state` itself where there is none to speak of."""
-    if not state or not len(before.first):
-        return state
-    return tuple(part[-1] for part in network.forward(before, state).states)
-
-
-def _part(inputs: TensorInputs, start: int, end: int | None) -> TensorInputs:
-    """Some of the steps."""
-    return TensorInputs(
-        map_tree(lambda leaf: leaf[start:end], inputs.obs),
-        inputs.first[start:end],
-        inputs.last_action[start:end],
-        inputs.last_reward[start:end],
+    unroll_length: Count = 10
+    """Steps per unroll: an actor sends them and takes newer weights this often, and a sequence starts (paper: 40)."""
+    sequence_length: Count = 20
+    """Steps of a sequence that are learned from (paper: 80)."""
+    burn_in: CountOrZero = 10
+    """Steps before these that only bring the recurrent state up to date; none at an episode's start (paper: 40)."""
+    state: Literal["stored", "zero"] = "stored"
+    """What burn-in starts from: the state that the actor was in, or zeros."""
+    eta: Fraction = 0.9
+    """Share of a sequence's largest TD error in its priority; the mean has the rest (paper)."""
+    n_step: Count = 5
+    """Rewards summed before bootstrapping (paper)."""
+    batch: Count = 32
+    """Sequences per update (paper: 64)."""
+    batches_per_draw: Count = 1
+    """Batches that one call to the replay brings."""
+    replay: ReplayConfig = field(
+        default_factory=lambda: ReplayConfig(
+            warm_up=200,
+            samples_per_insert=4.0,
+            priority_exponent=0.9,
+            importance_exponent=0.6,
+            actor_priorities=True,
+        )
     )
+
+    def __post_init__(self) -> None:
+        if self.unroll_length + self.burn_in > self.sequence_length:
+            raise ThespisError(
+                f"sequences start every {self.unroll_length} steps and burn in {self.burn_in}, so with "
+                f"--sequence-length {self.sequence_length} some steps would never be learned from; give it at least "
+                f"{self.unroll_length + self.burn_in}, or lower --unroll-length or --burn-in"
+            )
+
+    @property
+    def per_sample(self) -> int:
+        """Sequences that one call to the replay brings."""
+        return self.batch * self.batches_per_draw
+
+    def per_insert(self, environments: int) -> int:
+        """The most sequences that one unroll completes: those open, and one of every episode that ends in it."""
+        waiting = (self.burn_in + self.sequence_length) // self.unroll_length + 2
+        return environments * (self.unroll_length + waiting)
+
+    def check_rows(self, rows: int, environments: int) -> None:
+        """Refuse a replay of `rows` steps if it could overwrite sequences before they are complete."""
+        window = self.burn_in + self.sequence_length + 2 * self.unroll_length
+        least = max(2 * environments * window, self.replay.warm_up * self.unroll_length)
+        if rows < least:
+            raise ThespisError(
+                f"a replay of {rows} steps cannot hold the sequences that all environments have open, or the warm-up "
+                f"({self.replay.warm_up} sequences); give --replay.capacity and --replay.bytes for {least} steps"
+            )
+
+
+Replayed = Transitions | Sequences
+"""Items that a replay holds."""
+
+
+@dataclass(frozen=True)
+class R2D2(Algorithm[Sequences]):
+    """Q-learning on rescaled values, through the memory of a recurrent network."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("double", "target_period")
+
+    items: Sequences = inline(Sequences)
+    discount: Fraction = 0.997
+    """Discount factor (paper)."""
+    double: bool = True
+    """The network chooses the next action and the target values it; else the target does both."""
+    huber: Threshold = float("inf")
+    """TD errors beyond this pull no harder (paper: none is too large)."""
+    target_period: Count = 100
+    """Updates between copies of the network to its target."""
+    exploration: Exploration = inline(EpsilonLadder)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    network: QNetworkConfig = field(default_factory=lambda: QNetworkConfig(hidden=(64,), lstm=64, dueling=True))
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(epsilon=1e-3))
+
+    def validate(self, spaces: Spaces) -> None:
+        from thespis.networks.heads import count_actions
+
+        super().validate(spaces)
+        count_actions(spaces.action_space)
+
+    def network_class(self) -> Callable[..., PolicyNetwork]:
+        from thespis.networks.q import QNetwork
+
+        return QNetwork
+
+    def build_update(
+        self, network: PolicyNetwork, rng: np.random.Generator, count_updates: Callable[[], int] | None = None
+    ) -> Update:
+        from thespis.algorithms.updates.r2d2 import R2D2Update
+
+        return R2D2Update(network, self)

@@ -1,92 +1,71 @@
-"""V-trace targets and policy-gradient advantages (Espeholt et al., 2018, section 4)."""
+"""V-trace actor-critic (Espeholt et al., 2018, arXiv:1802.01561), and A2C, which is V-trace without its correction."""
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
-from torch import Tensor
+from thespis.algorithms.base import Algorithm, Exploration, Sampled
+from thespis.bounds import Bounds, Fraction, NonNegative, Threshold
+from thespis.config import NetworkConfig, OptimizerConfig, RewardConfig, Unrolls
+from thespis.settings import inline
 
+if TYPE_CHECKING:
+    import numpy as np
 
-class Clips(NamedTuple):
-    """The three truncation levels of the importance ratio, and the trace decay.
-
-    `rho_bar` sets which policy's value is learnt (between behaviour and target), `c_bar` only how far
-    corrections travel, `pg_rho_bar` how strongly one step can pull the policy. `None` or infinity: no truncation.
-    """
-
-    rho_bar: float | None = 1.0
-    c_bar: float | None = 1.0
-    pg_rho_bar: float | None = 1.0
-    lambda_: float = 1.0
+    from thespis.algorithms.updates.update import Update
+    from thespis.networks.policies import PolicyNetwork
 
 
-PAPER = Clips()
+@dataclass(frozen=True)
+class VTrace(Algorithm[Unrolls]):
+    """Policy gradient and value regression on returns that are corrected for the age of the policy that acted."""
+
+    items: Unrolls = inline(Unrolls)
+    discount: Fraction = 0.99
+    """Discount factor (paper)."""
+    entropy_cost: NonNegative = 0.01
+    """Weight of the entropy bonus (paper, Atari)."""
+    value_cost: NonNegative = 0.5
+    """Weight of the value loss (paper)."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Mean or sum of the losses over the batch (paper: sum; learning rate and costs go with it)."""
+    correction: bool = True
+    """Importance weights correct for the age of the policy that acted; off is A2C, n-step returns as they are."""
+    rho_bar: Threshold = 1.0
+    """Clip of the importance weights in the temporal differences: decides which policy is evaluated."""
+    c_bar: Annotated[float, Bounds(least=0, infinite=True)] = 1.0
+    """Clip of the trace weights: decides how far corrections reach back."""
+    pg_rho_bar: Threshold = 1.0
+    """Clip of the importance weights of the policy gradient."""
+    trace_decay: Fraction = 1.0
+    """Lambda of V-trace: extra decay of the traces (paper: 1)."""
+    exploration: Exploration = inline(Sampled)
+    reward: RewardConfig = field(default_factory=lambda: RewardConfig(kind="scale", scale=0.1))
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(learning_rate=3e-3, anneal=True, clip=0.5)
+    )
+
+    @property
+    def alias(self) -> str:
+        return "" if self.correction else "a2c"
+
+    @property
+    def off_policy(self) -> bool:
+        return self.correction
+
+    @property
+    def averages(self) -> bool:
+        return self.reduction == "mean"
+
+    def build_update(
+        self, network: PolicyNetwork, rng: np.random.Generator, count_updates: Callable[[], int] | None = None
+    ) -> Update:
+        from thespis.algorithms.updates.vtrace import VTraceUpdate
+
+        return VTraceUpdate(network, self)
 
 
-class VTrace(NamedTuple):
-    """`targets`: what V(x_t) should become. `advantages`: the weight of grad log pi. Both `[T, B]`, constants."""
-
-    targets: Tensor
-    advantages: Tensor
-
-
-@torch.no_grad()
-def vtrace(
-    v_tm1: Tensor,
-    v_t: Tensor,
-    r_t: Tensor,
-    discount_t: Tensor,
-    cut_t: Tensor,
-    log_ratio: Tensor,
-    valid: Tensor | None = None,
-    clips: Clips = PAPER,
-) -> VTrace:
-    """Correct returns for actions that an older policy chose. Every tensor is `[T, B]`.
-
-    `v_tm1[t]`: V(x_t). `v_t[t]`: value of the state the transition really led to, which at a truncation is the
-    episode's own last state. `discount_t`: gamma, or 0 where the episode terminated. `cut_t`: bool, the next row
-    belongs to another episode; there the return ends in `v_t`, never in the next row's target.
-    `log_ratio`: log pi(a_t|x_t) - log mu(a_t|x_t).
-    `valid`: bool; a false row is no transition, so its target is its value, its advantage 0, and traces stop at it.
-    """
-    _check_shapes(v_tm1, v_t, r_t, discount_t, cut_t, log_ratio, *(() if valid is None else (valid,)))
-    ratio = log_ratio.exp()
-    rho = _truncate(ratio, clips.rho_bar)
-    c = rho if clips.c_bar == clips.rho_bar else _truncate(ratio, clips.c_bar)
-    pg_rho = rho if clips.pg_rho_bar == clips.rho_bar else _truncate(ratio, clips.pg_rho_bar)
-
-    error = torch.addcmul(r_t, discount_t, v_t).sub_(v_tm1)
-    delta = rho * error
-    carry = discount_t.masked_fill(cut_t, 0.0)
-    trace = carry * c if clips.lambda_ == 1.0 else (carry * c).mul_(clips.lambda_)
-    if valid is not None:
-        invalid = ~valid
-        delta.masked_fill_(invalid, 0.0)
-        trace.masked_fill_(invalid, 0.0)
-
-    # excess[t] = v_s - V(x_s), summed backwards in place. On a numpy view, because T small torch operations
-    # cost three times as much (T = 20, B = 64: 39 us against 115 us).
-    excess = delta
-    rows, factors = excess.numpy(), trace.numpy()
-    for t in range(len(rows) - 2, -1, -1):
-        rows[t] += factors[t] * rows[t + 1]
-
-    # r + discount * v_{s+1} - V(x_s), with v_{s+1} = V(x_{s+1}) + excess[s + 1] unless the row is cut.
-    advantages = error
-    advantages[:-1].addcmul_(carry[:-1], excess[1:])
-    advantages.mul_(pg_rho)
-    if valid is not None:
-        advantages.masked_fill_(invalid, 0.0)
-    return VTrace(v_tm1 + excess, advantages)
-
-
-def _truncate(ratio: Tensor, bar: float | None) -> Tensor:
-    return ratio if bar is None or bar == math.inf else ratio.clamp(max=bar)
-
-
-def _check_shapes(*tensors: Tensor) -> None:
-    shape = tensors[0].shape
-    if len(shape) != 2 or any(tensor.shape != shape for tensor in tensors):
-        raise ValueError(f"vtrace needs equal shapes [T, B], got {[tuple(tensor.shape) for tensor in tensors]}")
+NAMED = (VTrace(correction=False),)

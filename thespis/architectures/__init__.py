@@ -1,4 +1,4 @@
 """One file per architecture; each reads like its paper's figure."""
 
-SHARED = ("evaluating", "parts", "serving", "values")
+SHARED = ("builders", "presets", "serving", "sharding")
 """Modules that are no architectures but what several of them share."""

@@ -6,23 +6,43 @@ worker xN --gradients--> server (waits for all N, averages) --parameters--> work
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
-from thespis.architectures.parameter_server import Workers, add_servers, wire
+from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms.vtrace import VTrace
+from thespis.architectures.builders import add_sharded_evaluator
+from thespis.architectures.sharding import add_servers, build_worker, refuse_statistics
+from thespis.bounds import CountOrZero, ShardCount
+from thespis.config import Experiment, Unrolls
 from thespis.program import Program
 
 
 @dataclass(frozen=True)
-class Config(Workers):
+class Config(Experiment):
     """A2C. Equal to one worker with N times the environments, but spread over processes."""
 
-    backups: int = 0
+    actors: int = 4
+    """Workers; each steps its own environments and computes its own gradients."""
+    envs_per_actor: int = 8
+    """Environments each worker steps side by side."""
+    shards: ShardCount = 1
+    """Servers the parameters are divided among, each with its own optimiser state and version."""
+    gradient_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """How gradients travel; the halves need half the bytes."""
+    backups: CountOrZero = 0
     """Workers that an update does not wait for; the last ones to come are dropped (Chen et al., 2016)."""
+    algorithm: Algorithm[Unrolls] = chosen(lambda: VTrace(correction=False))
 
-
-PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": {"total_steps": 500_000}}  # the learning rate anneals over it
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_statistics(self)
 
 
 def program(cfg: Config) -> Program:
     p = Program("a2c")
-    return wire(p, cfg, add_servers(p, cfg, mode="sync", quorum=cfg.actors - cfg.backups))
+    servers = add_servers(p, cfg, mode="sync", quorum=cfg.actors - cfg.backups)
+    workers = p.at(restarts=3, counts_as_actor=True)
+    for _ in range(cfg.actors):
+        workers.add("worker", build_worker, cfg, joins=servers.joins, pushes=servers.pushes)
+    add_sharded_evaluator(p, cfg, servers.pulls)
+    return p

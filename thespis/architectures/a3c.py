@@ -5,33 +5,50 @@ worker xN --gradients--> server (shared RMSProp, applies each as it comes) --par
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from thespis import roles
-from thespis.architectures.parameter_server import Workers, add_evaluator, add_servers, wire
-from thespis.config import OptimizerConfig
+from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms.vtrace import VTrace
+from thespis.architectures.builders import add_sharded_evaluator, worker_network
+from thespis.architectures.sharding import acting_learner, add_servers, build_worker, refuse_statistics
+from thespis.bounds import ShardCount
+from thespis.config import Experiment, OptimizerConfig, Unrolls
 from thespis.errors import ThespisError
 from thespis.program import Program
 
 if TYPE_CHECKING:
+    from thespis.edges import JoinShared
     from thespis.runtime.context import Context
 
 
 @dataclass(frozen=True)
-class Config(Workers):
+class Config(Experiment):
     """A3C. Workers never wait for each other; each gradient is applied to parameters that others have changed since."""
 
+    actors: int = 4
+    """Workers; each steps its own environments and computes its own gradients."""
+    envs_per_actor: int = 8
+    """Environments each worker steps side by side."""
+    shards: ShardCount = 1
+    """Servers the parameters are divided among, each with its own optimiser state and version."""
+    gradient_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """How gradients travel; the halves need half the bytes."""
     end_with_episode: bool = True
     """With one environment per worker, end an unroll with its episode (paper); with several, episodes follow on."""
     hogwild: bool = False
     """Update parameters and statistics in place in shared memory, without locks or messages (paper); local only."""
-    optimizer: OptimizerConfig = field(
-        default_factory=lambda: OptimizerConfig(kind="rmsprop", learning_rate=3e-3, epsilon=1e-5, anneal=True, clip=0.5)
+    algorithm: Algorithm[Unrolls] = chosen(
+        lambda: VTrace(
+            correction=False,
+            optimizer=OptimizerConfig(kind="rmsprop", learning_rate=3e-3, epsilon=1e-5, anneal=True, clip=0.5),
+        )
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        refuse_statistics(self)
         if self.hogwild and self.on != "local":
             raise ThespisError(
                 f"--hogwild shares memory between processes of one machine; use --on local, not {self.on}"
@@ -44,29 +61,27 @@ class Config(Workers):
         return self.end_with_episode and self.envs_per_actor == 1
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {"total_steps": 500_000},  # twice what it takes; the learning rate anneals over it
-    # Unrolls of two episodes, so that cue and question are in one.
-    "thespis/Memory-v0": {"total_steps": 300_000, "unroll_length": 20, "reward": {"kind": "none"}},
-}
-
-
-def build_hogwild(ctx: Context, cfg: Config, join: Any) -> roles.Learner:
-    from thespis.architectures.parts import acting_learner, worker_network
+def build_hogwild(ctx: Context, cfg: Config, join: JoinShared) -> roles.Learner:
     from thespis.exchange.hogwild import Hogwild
 
-    made = worker_network(ctx, cfg)
-    return acting_learner(ctx, cfg, made, Hogwild(ctx, made, cfg.optimizer, join, cfg.budget))
+    network = worker_network(ctx, cfg)
+    exchange = Hogwild(ctx, network, cfg.algorithm.optimizer, join, cfg.budget)
+    return acting_learner(ctx, cfg, network, exchange, cfg.cut_windows)
 
 
 def program(cfg: Config) -> Program:
     p = Program("a3c")
+    workers, optimizer = p.at(restarts=3, counts_as_actor=True), cfg.algorithm.optimizer
     if cfg.hogwild:
         p.notes.append("hogwild: workers change parameters and statistics in shared memory, without locks")
         # No restarts: workers could not tell that the memory they hold is no longer the server's.
-        server = p.add("server", roles.SharedParameters, optimizer=cfg.optimizer, workers=cfg.actors)
+        server = p.at().add("server", roles.SharedParameters, optimizer=optimizer, workers=cfg.actors)
         for _ in range(cfg.actors):
-            p.add("worker", build_hogwild, cfg, server.edge("join"), actor=True, restarts=3)
-        add_evaluator(p, cfg, [server])
+            workers.add("worker", build_hogwild, cfg, join=server.edge(roles.SharedParameters.join))
+        add_sharded_evaluator(p, cfg, (server.edge(roles.SharedParameters.pull),))
         return p
-    return wire(p, cfg, add_servers(p, cfg))
+    servers = add_servers(p, cfg)
+    for _ in range(cfg.actors):
+        workers.add("worker", build_worker, cfg, joins=servers.joins, pushes=servers.pushes, cut=cfg.cut_windows)
+    add_sharded_evaluator(p, cfg, servers.pulls)
+    return p

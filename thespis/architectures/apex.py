@@ -6,80 +6,64 @@ actor xN --unroll--> replay --by priority--> learner --weights--> store --pull--
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from thespis import roles
-from thespis.architectures.values import OneLearner, exploring_actor, refuse, value_program
-from thespis.config import QNetworkConfig, ReplayConfig
+from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms.dqn import DQN, EpsilonLadder
+from thespis.architectures.builders import (
+    add_evaluator,
+    add_replay,
+    build_replay_actor,
+    build_replay_learner,
+    validate_replay,
+)
+from thespis.bounds import Count
+from thespis.config import Experiment, QNetworkConfig, ReplayConfig, Transitions
 from thespis.program import Program
 
-if TYPE_CHECKING:
-    from thespis.runtime.context import Context
-    from thespis.types import Array
-
-__all__ = ["PRESETS", "Config", "program", "refuse"]
+validate = validate_replay
+_PRIORITISED = ReplayConfig(priority_exponent=0.6, importance_exponent=0.4, actor_priorities=True)
 
 
 @dataclass(frozen=True)
-class Config(OneLearner):
+class Config(Experiment):
     """Ape-X DQN. The defaults are for small control tasks; Atari ids take the paper's settings instead."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("publish_every",)
 
     actors: int = 2
     """How many actors step environments (paper: 360)."""
     envs_per_actor: int = 4
     """Environments each actor steps side by side, each with an epsilon of its own (paper: 1)."""
-    epsilon: float = 0.4
-    """Share of random actions of the environment that explores most (paper)."""
-    epsilon_exponent: float = 7.0
-    """Environment i of N explores epsilon^(1 + this * i / (N - 1)) (paper)."""
-    replay: ReplayConfig = field(
-        default_factory=lambda: ReplayConfig(priority_exponent=0.6, importance_exponent=0.4, actor_priorities=True)
+    publish_every: Count = 4
+    """Updates between weights that actors can see."""
+    algorithm: Algorithm[Transitions] = chosen(
+        lambda: DQN(
+            items=Transitions(replay=_PRIORITISED),
+            exploration=EpsilonLadder(),
+            network=QNetworkConfig(hidden=(128, 128), dueling=True),
+        )
     )
-    network: QNetworkConfig = field(default_factory=lambda: QNetworkConfig(hidden=(128, 128), dueling=True))
-
-    def ladder(self, actor: int) -> Array:
-        """The shares of random actions of one actor's environments; together the actors have the whole ladder."""
-        import numpy as np
-
-        number = self.actors * self.envs_per_actor
-        places = np.arange(actor * self.envs_per_actor, (actor + 1) * self.envs_per_actor)
-        return np.asarray(self.epsilon ** (1.0 + self.epsilon_exponent * places / max(1, number - 1)))
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {  # as for DQN, but longer: importance weights shorten steps, and half of the ladder explores a lot
-        "total_steps": 80_000,
-        "batch": 64,
-        "n_step": 10,
-        "replay": {"capacity": 50_000},
-        "reward": {"kind": "scale", "scale": 0.1},
-        "optimizer": {"learning_rate": 2e-3, "anneal": True},
-    },
-    "ALE/*": {  # appendix D
-        "total_steps": 50_000_000,
-        "envs_per_actor": 8,
-        "unroll_length": 50,
-        "batch": 512,
-        "batches_per_draw": 1,
-        "publish_every": 1,
-        "target_period": 2_500,
-        "replay": {"capacity": 1_000_000, "warm_up": 50_000, "samples_per_insert": 1.3},
-        "reward": {"kind": "abs_one"},
-        "optimizer": {"kind": "rmsprop", "learning_rate": 6.25e-5, "decay": 0.95, "epsilon": 1.5e-7, "clip": 40.0},
-        "checkpoint_every": 1800.0,
-        "eval_every": 600.0,
-        "stall_timeout": 600.0,
-    },
-}
-
-
-def build_actor(ctx: Context, cfg: Config, insert: Any, pull: Any) -> roles.Actor:
-    from thespis.architectures.parts import local_policy
-
-    ladder = cfg.ladder(ctx.identity.index)
-    return exploring_actor(ctx, cfg, lambda steps: ladder, insert, local_policy(ctx, cfg, pull))
 
 
 def program(cfg: Config) -> Program:
-    return value_program("apex", cfg, build_actor)
+    p = Program("apex")
+    replay = add_replay(p, cfg)
+    weights = p.at(process="storage", colocate="learner", restarts=3).add("weights", roles.WeightStore)
+    publish, pull = weights.edge(roles.WeightStore.publish), weights.edge(roles.WeightStore.pull)
+    p.at(colocate="learner", restarts=3).add(
+        "learner",
+        build_replay_learner,
+        cfg,
+        samples=replay.samples,
+        prioritise=replay.priorities,
+        publish=publish,
+        publish_every=cfg.publish_every,
+    )
+    actors = p.at(restarts=3, counts_as_actor=True)
+    for index in range(cfg.actors):
+        actors.add("actor", build_replay_actor, cfg, insert=replay.insert(index), pull=pull)
+    add_evaluator(p, cfg, pull)
+    return p

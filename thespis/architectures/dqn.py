@@ -6,62 +6,56 @@ actor xN --unroll--> replay --transitions--> learner --weights--> store --pull--
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
 from thespis import roles
-from thespis.architectures.values import Exploring, OneLearner, exploring_actor, refuse, value_program
+from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms.dqn import DQN
+from thespis.architectures.builders import (
+    add_evaluator,
+    add_replay,
+    build_replay_actor,
+    build_replay_learner,
+    validate_replay,
+)
+from thespis.bounds import Count
+from thespis.config import Experiment, Transitions
 from thespis.program import Program
 
-if TYPE_CHECKING:
-    from thespis.runtime.context import Context
-
-__all__ = ["PRESETS", "Config", "program", "refuse"]
+validate = validate_replay
 
 
 @dataclass(frozen=True)
-class Config(Exploring, OneLearner):
+class Config(Experiment):
     """DQN. The defaults solve small control tasks in seconds; Atari ids take the paper's settings instead."""
 
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("publish_every",)
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {  # long windows carry its dense rewards back quickly; values stay below 10
-        "total_steps": 50_000,
-        "batch": 64,
-        "n_step": 10,
-        "target_period": 50,
-        "replay": {"capacity": 20_000, "samples_per_insert": 8.0},
-        "reward": {"kind": "scale", "scale": 0.1},
-        "network": {"hidden": [256, 256]},
-        "optimizer": {"learning_rate": 2e-3, "anneal": True},
-    },
-    "ALE/*": {  # extended data table 1; 4 steps of one environment per update
-        "total_steps": 50_000_000,
-        "envs_per_actor": 1,
-        "unroll_length": 4,
-        "batch": 32,
-        "batches_per_draw": 1,
-        "publish_every": 1,
-        "n_step": 1,
-        "double": False,
-        "target_period": 2_500,
-        "epsilon_end": 0.1,
-        "epsilon_steps": 1_000_000,
-        "replay": {"capacity": 1_000_000, "warm_up": 50_000, "samples_per_insert": 8.0},
-        "reward": {"kind": "abs_one"},
-        # The paper sums the loss over the batch; with a mean, epsilon shrinks by the square of its size.
-        "optimizer": {"kind": "rmsprop", "learning_rate": 2.5e-4, "decay": 0.95, "epsilon": 1e-5, "clip": 0.0},
-        "checkpoint_every": 1800.0,
-        "eval_every": 600.0,
-        "stall_timeout": 600.0,
-    },
-}
-
-
-def build_actor(ctx: Context, cfg: Config, insert: Any, pull: Any) -> roles.Actor:
-    from thespis.architectures.parts import local_policy
-
-    return exploring_actor(ctx, cfg, cfg.epsilon, insert, local_policy(ctx, cfg, pull))
+    actors: int = 1
+    """How many actors step environments."""
+    envs_per_actor: int = 8
+    """Environments each actor steps side by side."""
+    publish_every: Count = 4
+    """Updates between weights that actors can see."""
+    algorithm: Algorithm[Transitions] = chosen(DQN)
 
 
 def program(cfg: Config) -> Program:
-    return value_program("dqn", cfg, build_actor)
+    p = Program("dqn")
+    replay = add_replay(p, cfg)
+    weights = p.at(process="storage", colocate="learner", restarts=3).add("weights", roles.WeightStore)
+    publish, pull = weights.edge(roles.WeightStore.publish), weights.edge(roles.WeightStore.pull)
+    p.at(colocate="learner", restarts=3).add(
+        "learner",
+        build_replay_learner,
+        cfg,
+        samples=replay.samples,
+        prioritise=replay.priorities,
+        publish=publish,
+        publish_every=cfg.publish_every,
+    )
+    actors = p.at(restarts=3, counts_as_actor=True)
+    for index in range(cfg.actors):
+        actors.add("actor", build_replay_actor, cfg, insert=replay.insert(index), pull=pull)
+    add_evaluator(p, cfg, pull)
+    return p

@@ -5,27 +5,30 @@ trainer xS --returns--> controller (exploit, explore) --members--> trainer xS   
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from thespis import roles
-from thespis.architectures.evaluating import add_evaluator
-from thespis.config import Experiment, NetworkConfig
+from thespis.architectures.builders import add_evaluator
+from thespis.bounds import Bounds, Count, Fraction, RoleCount
+from thespis.config import Experiment
+from thespis.cores import available_cores
 from thespis.errors import ThespisError
 from thespis.program import Program
 
 if TYPE_CHECKING:
-    from thespis.algorithms.population import Prior
+    from thespis.algorithms.updates.population import Prior
+    from thespis.edges import Ready, Take
     from thespis.envs.spaces import Spaces
     from thespis.runs.members import Members
     from thespis.runtime.context import Context
 
 _PASSED_ON = (
-    "env", "seed", "actors", "envs_per_actor", "report_every", "checkpoint_every", "keep", "env_timeout",
-    "stall_timeout", "placement_timeout", "cost_model",
+    "env", "env_kwargs", "wrapper", "frame_stack", "time_limit", "seed", "actors", "envs_per_actor", "report_every",
+    "checkpoint_every", "keep", "env_timeout", "stall_timeout", "placement_timeout", "cost_model", "track_info",
+    "init_from", "init_checkpoint", "init_only",
 )  # fmt: skip
 
 
@@ -35,7 +38,7 @@ class Config(Experiment):
 
     member: str = "impala"
     """The architecture of the members."""
-    population: int = 8
+    population: RoleCount = 8
     """Members (paper: 20 to 80)."""
     tune: tuple[str, ...] = ("optimizer.learning_rate", "log-uniform", "1e-5", "1e-1")
     """What differs between them: PATH uniform LOW HIGH, PATH log-uniform LOW HIGH, or PATH choice A B ..., repeated."""
@@ -43,40 +46,35 @@ class Config(Experiment):
     """Settings of all members, as PATH=VALUE ..., e.g. unroll_length=8 optimizer.anneal=false."""
     actors: int = 1
     """Actors (or workers) of each member."""
-    slots: int | None = None
+    slots: RoleCount | None = None
     """Members that train at the same time; by default one per core, in simulation and on ray all of them."""
     member_on: Literal["simulation", "local", "ray"] = "simulation"
     """What performs a member: simulation (within its trainer's process: nothing to start), local (processes of its
     own), or ray (its roles spread over the cluster)."""
-    interval: int = 10_000
+    interval: Count = 10_000
     """Steps a member takes between two judgements."""
     synchronous: bool = False
     """Judge all members together when the last is ready, instead of each when it is."""
     exploit: Literal["truncation", "tournament"] = "truncation"
     """truncation: the bottom of the ranking copies from its top. tournament: copy a random other if it is better."""
-    share: float = 0.25
+    share: Annotated[float, Bounds(above=0, most=0.5)] = 0.25
     """truncation: how much of the ranking is top, and how much bottom (paper: 0.2)."""
-    factor: float = 1.2
+    factor: Annotated[float, Bounds(above=1)] = 1.2
     """explore: how far a copied hyper-parameter is moved: times or divided by it."""
-    resample: float = 0.25
+    resample: Fraction = 0.25
     """explore: probability that it is drawn anew instead; 1 always, 0 never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.total_steps is None:
             raise ThespisError("the members of a population share its steps; give --total-steps beside --total-seconds")
-        for name in ("population", "slots", "interval"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ThespisError(f"--{name} is {value}; give at least 1")
-        if not 0.0 < self.share <= 0.5 or not 0.0 <= self.resample <= 1.0 or self.factor <= 1.0:
-            raise ThespisError("--share must be above 0 and at most 0.5, --resample from 0 to 1, --factor above 1")
         if self.member_on != "simulation" and self.member_on != self.on:
             raise ThespisError(f"--member-on {self.member_on} needs --on {self.member_on}; or leave it off")
 
     @property
     def trainers(self) -> int:
         """How many members train at the same time."""
-        default = self.population if self.on != "local" else os.cpu_count() or 1
+        default = self.population if self.on != "local" else available_cores()
         return min(self.population, self.slots or default)
 
     @property
@@ -98,26 +96,21 @@ class Config(Experiment):
         for path in own.intersection(given):
             flag = path.replace("_", "-")
             raise ThespisError(f"--settings {path}: the members take it from the population; give --{flag} instead")
-        algorithm = {name: given[name] for name in ("algorithm",) if name in given}  # it decides what else there is
-        cfg = assign(defaults(self.member, self.env if isinstance(self.env, str) else None, algorithm), given)
+        chosen = {name: given.pop(name) for name in ("algorithm",) if name in given}  # it decides what else there is
+        cfg = assign(defaults(self.member, self.env if isinstance(self.env, str) else None, chosen), given)
         passed = {name: getattr(self, name) for name in _PASSED_ON}
         return replace(cfg, on=self.member_on, total_steps=self.member_steps, eval_episodes=0, **passed)
+
+    @property
+    def learned(self) -> Any:
+        """The algorithm of all members, one of which is the policy that is trained."""
+        return self.each.learned
 
     @property
     def priors(self) -> dict[str, Prior]:
         from thespis.tuning import priors
 
-        return priors(self.tune, type(self.each), "--tune")
-
-    @property
-    def network(self) -> NetworkConfig:
-        """The network of all members, one of which is the policy that is trained."""
-        each: Any = self.each
-        chosen: NetworkConfig = getattr(each, "policy_network", None) or each.network
-        return chosen
-
-
-PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": {"total_steps": 800_000}}
+        return priors(self.tune, self.each, "--tune")
 
 
 def members(cfg: Config) -> Members:
@@ -128,7 +121,7 @@ def members(cfg: Config) -> Members:
 
 
 def build_controller(ctx: Context, cfg: Config) -> roles.Controller:
-    from thespis.algorithms.population import tournament, truncation
+    from thespis.algorithms.updates.population import tournament, truncation
     from thespis.roles.controller import Rules
 
     rules = Rules(
@@ -145,7 +138,7 @@ def build_controller(ctx: Context, cfg: Config) -> roles.Controller:
     return roles.Controller(ctx, rules, members(cfg))
 
 
-def build_trainer(ctx: Context, cfg: Config, take: Any, ready: Any) -> roles.Trainer:
+def build_trainer(ctx: Context, cfg: Config, take: Take, ready: Ready) -> roles.Trainer:
     runs = members(cfg)
     if not runs.root.parent.is_dir():
         raise ThespisError(
@@ -154,22 +147,22 @@ def build_trainer(ctx: Context, cfg: Config, take: Any, ready: Any) -> roles.Tra
     return roles.Trainer(ctx, runs, take, ready)
 
 
-def refuse(cfg: Config, spaces: Spaces) -> None:
+def validate(cfg: Config, spaces: Spaces) -> None:
     from thespis.launch import architecture
     from thespis.runs.memory import refuse_more_than_fits
 
     module, each = architecture(cfg.member), cfg.each
     member = module.program(each)
     member.check()
-    if hasattr(module, "refuse"):
-        module.refuse(each, spaces)
+    if hasattr(module, "validate"):
+        module.validate(each, spaces)
     if cfg.on != "ray":  # a cluster says itself what it has room for
         at_once = 1 if cfg.on == "simulation" else cfg.trainers
         processes = len(member.processes) if cfg.member_on == "local" else 0
         refuse_more_than_fits(each, spaces, processes, at_once)
 
 
-def conclude(cfg: Config, path: Path) -> list[str]:
+def on_finish(cfg: Config, path: Path) -> list[str]:
     from thespis.runs.ancestry import draw_ancestry, tell
 
     return [*tell(path), draw_ancestry(path)]
@@ -181,17 +174,11 @@ def program(cfg: Config) -> Program:
         f"{cfg.population} members of {cfg.member}, {cfg.trainers} at a time, each for {cfg.member_steps:,} steps, "
         f"judged every {cfg.interval:,}; tuned: {', '.join(cfg.priors)}"
     )
-    controller = p.add("controller", build_controller, cfg, near="controller", restarts=3)
+    controller = p.at(colocate="controller", restarts=3).add("controller", build_controller, cfg)
+    # Where the members' roles ask the cluster for CPUs themselves, their trainer needs none.
+    slots = p.at(restarts=10, counts_as_actor=True, cpus=0 if cfg.member_on == "ray" else 1)
+    take, ready = controller.edge(roles.Controller.take), controller.edge(roles.Controller.ready)
     for _ in range(cfg.trainers):
-        p.add(
-            "trainer",
-            build_trainer,
-            cfg,
-            controller.edge("take"),
-            controller.edge("ready"),
-            cpus=0 if cfg.member_on == "ray" else 1,  # there the member's roles ask for themselves
-            actor=True,
-            restarts=10,
-        )
-    add_evaluator(p, cfg, controller)
+        slots.add("trainer", build_trainer, cfg, take=take, ready=ready)
+    add_evaluator(p, cfg, controller.edge(roles.Controller.pull))
     return p

@@ -6,26 +6,41 @@ trainer xT --gradients--> server xS --averages--> actor xN, updater xU
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from thespis import roles
-from thespis.architectures.parameter_server import add_evaluator
-from thespis.architectures.values import SERVICES, Exploring, add_replay, at_least_one, build_replay
-from thespis.config import Experiment, OptimizerConfig, ReplayConfig, RewardConfig, ScoredNetworkConfig, Spec
+from thespis.algorithms.base import chosen
+from thespis.algorithms.qtopt import QTOpt
+from thespis.architectures.builders import (
+    add_replay,
+    add_sharded_evaluator,
+    build_demonstrations,
+    build_stepper,
+    exploring_actor,
+    validate_replay,
+    worker_network,
+)
+from thespis.architectures.sharding import Servers
+from thespis.bounds import Bounds, Count, CountOrZero, Decay, RoleCount, ShardCount
+from thespis.config import Experiment
 from thespis.errors import ThespisError
 from thespis.program import Program
+from thespis.user_code import Spec
 
 if TYPE_CHECKING:
+    from thespis.edges import After, Draw, InsertLabelled, InsertStream, Join, PullSlice, Push, SampleLabelled
     from thespis.envs.spaces import Spaces
-    from thespis.networks.scored import ScoredNetwork
     from thespis.roles.learner import Source
     from thespis.runtime.context import Context
 
 
 @dataclass(frozen=True)
-class Config(Exploring, Experiment):
+class Config(Experiment):
     """QT-Opt. The defaults are for small control tasks; the paper's own are told with each setting."""
+
+    PATHS: ClassVar[tuple[str, ...]] = ("demos",)
 
     env: Spec = "Pendulum-v1"
     """Gymnasium id, verbatim (Pendulum-v1, module:EnvId-v0), or file.py::function that makes one."""
@@ -33,154 +48,71 @@ class Config(Exploring, Experiment):
     """How many actors step environments: the paper's robots (7 there)."""
     envs_per_actor: int = 4
     """Environments each actor steps side by side; one search serves all of them."""
-    updaters: int = 1
+    updaters: RoleCount = 1
     """Bellman updaters, which label transitions with targets (paper: about 1,000)."""
-    trainers: int = 1
+    trainers: RoleCount = 1
     """Trainers, which make gradients of labelled examples (paper: 10)."""
-    shards: int = 1
+    shards: ShardCount = 1
     """Servers the parameters are divided among, each with its own optimiser state, averages and version."""
-    unroll_length: int = 4
-    """Steps per unroll: an actor sends them, and takes newer weights, this often."""
-    noise: float = 0.1
-    """Deviation of the noise on continuous actions, which reach from -1 to 1."""
-    epsilon_end: float = 0.05
-    """Share of random actions from --epsilon-steps on (paper: 0.2, of a kind)."""
-    epsilon_steps: int = 2_000
-    """Environment steps of all actors over which the share falls."""
-    batch: int = 64
-    """Examples per gradient (paper: 32)."""
-    batches_per_draw: int = 4
-    """Batches that one call to a replay brings."""
-    n_step: int = 1
-    """Rewards summed before bootstrapping (paper: 1)."""
-    discount: float = 0.98
-    """Discount factor (paper: 0.9)."""
-    loss: Literal["squared", "cross-entropy"] = "squared"
-    """squared; or cross-entropy, for returns from 0 to 1: Q is a probability of success then (paper)."""
-    decay: float = 0.995
+    decay: Decay = 0.995
     """Decay of the average of the parameters, with which actors act and labels are made (paper: 0.9999)."""
-    lag: int = 200
+    lag: Count = 200
     """Updates between copies of that average to the second lagged network (paper: about 6,000)."""
-    pull_every: int = 8
+    pull_every: Count = 8
     """Batches that an updater labels between two pulls of the lagged networks."""
-    buffer: int = 8
+    buffer: Count = 8
     """Labelled batches that may wait for trainers: labels get no older than these, updaters wait rather."""
     demos: Spec = ""
     """Offline data: a directory of `thespis record`, minari:NAME, or a scripted policy (file.py::function)."""
-    demo_episodes: int = 1_000
+    demo_episodes: Count = 1_000
     """Most episodes to take of it; a scripted policy plays that many."""
-    offline_updates: int = 0
+    offline_updates: CountOrZero = 0
     """Updates from offline data alone before any actor steps: the paper's first phase."""
-    online_share: float = 0.5
+    online_share: Annotated[float, Bounds(above=0, most=1)] = 0.5
     """Chance of each example after that to come from the actors, if there is offline data (paper: up to 0.5)."""
-    reward: RewardConfig = field(default_factory=RewardConfig)
-    replay: ReplayConfig = field(default_factory=lambda: ReplayConfig(samples_per_insert=64.0))
-    network: ScoredNetworkConfig = field(default_factory=ScoredNetworkConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    algorithm: QTOpt = chosen(QTOpt)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        counts = ("updaters", "trainers", "shards", "unroll_length", "batch", "batches_per_draw", "n_step", "lag")
-        at_least_one(self, *counts, "pull_every", "buffer", "demo_episodes")
-        if not 0.0 <= self.decay < 1.0 or self.noise < 0.0:
-            raise ThespisError("--decay is from 0 to less than 1, and --noise at least 0")
-        if not 0.0 < self.online_share <= 1.0:
-            raise ThespisError(f"--online-share is {self.online_share}; give more than 0, and at most 1")
-        if self.offline_updates < 0 or (self.offline_updates and not self.demos):
-            raise ThespisError("--offline-updates are made of offline data: give --demos, and no negative number")
-        if self.reward.normalize or self.replay.priority_exponent:
-            raise ThespisError(
-                "rewards stay as they were stored and examples are drawn evenly here; "
-                "leave --reward.normalize off and --replay.priority-exponent 0"
-            )
-        if self.network.lstm or self.network.normalize_observations or len(self.network.hidden) < 2:
-            raise ThespisError(
-                "Q reads single observations and its first layer does not see the action; leave --network.lstm 0 and "
-                "--network.normalize-observations off, and give --network.hidden two layers or more"
-            )
-
-    @property
-    def insert_items(self) -> int:
-        """The most transitions that one unroll completes: its own, and those that were waiting for it."""
-        return self.envs_per_actor * (self.unroll_length + self.n_step)
-
-    @property
-    def sample_items(self) -> int:
-        return self.batch * self.batches_per_draw
+        if self.offline_updates and not self.demos:
+            raise ThespisError("--offline-updates are made of offline data: give --demos")
 
 
-MIXED_ACTIONS = True
-"""An action may have several parts, numbers and choices: a search does not mind."""
-PRESETS: dict[str, dict[str, Any]] = {
-    "Pendulum-v1": {  # an update per step; values stay above -10; annealed, because good policies come and go at first
-        "total_steps": 15_000,
-        "discount": 0.95,
-        "network": {"hidden": [128, 128]},
-        "reward": {"kind": "scale", "scale": 0.1},
-        "optimizer": {"anneal": True},
-    },
-}
-
-
-def refuse(cfg: Config, spaces: Spaces) -> None:
-    """Say no to what cannot be searched, stored or read, before anything starts."""
-    from thespis.architectures.parts import network
+def validate(cfg: Config, spaces: Spaces) -> None:
+    """Refuse what cannot be stored or read, before anything starts."""
     from thespis.experience.recording import gather
-    from thespis.experience.tables import affordable, row_layout
-    from thespis.networks.scored import ScoredNetwork, parts_of
 
-    parts_of(spaces.action_space)
-    if cfg.network.factory and not isinstance(network(cfg.network, spaces, seed=0), ScoredNetwork):
-        raise ThespisError(f"{cfg.network.factory!r} makes no network of Q(x, a); extend networks.scored.ScoredNetwork")
-    affordable(cfg.replay, row_layout(spaces, cfg.replay), cfg.replay.capacity)
+    validate_replay(cfg, spaces)
     if cfg.demos:
-        gather(cfg.demos, cfg.env, cfg.demo_episodes, cfg.seed)
+        gather(cfg.demos, cfg.env_config, cfg.demo_episodes, cfg.seed)
 
 
-def scored(ctx: Context, cfg: Config) -> ScoredNetwork:
-    from thespis.architectures.parts import worker_network
-    from thespis.networks.scored import ScoredNetwork
-
-    made = worker_network(ctx, cfg)
-    assert isinstance(made, ScoredNetwork)
-    return made
-
-
-def build_demonstrations(ctx: Context, cfg: Config) -> roles.Demonstrations:
-    from thespis.experience.tables import transition_demonstrations
-
-    return transition_demonstrations(ctx, cfg)
-
-
-def build_actor(ctx: Context, cfg: Config, insert: Any, after: Any, *pulls: Any) -> roles.Actor:
+def build_actor(
+    ctx: Context, cfg: Config, insert: InsertStream, after: After, pulls: Sequence[PullSlice]
+) -> roles.Actor:
     """`after`: waits for a number of updates. `pulls`: of each server."""
-    from thespis.architectures.parts import environments
     from thespis.exchange.push_pull import PullAfter, PullAll
-    from thespis.experience.sources import Streamed
-    from thespis.networks.acting import Stepper
 
-    made, inserts = scored(ctx, cfg), Streamed(ctx, insert)
-    made.distribution.noise = cfg.noise
-    pull = PullAfter(PullAll(ctx, made, pulls), after, cfg.offline_updates)
-    policy = roles.LocalPolicy(ctx, Stepper(made, ctx.rng("policy")), pull)
-
-    def explore() -> None:
-        made.distribution.epsilon = cfg.epsilon(inserts.inserted * cfg.replay.shards)
-
-    envs = environments(ctx, cfg, cfg.envs_per_actor)
-    return roles.Actor(ctx, envs, policy, inserts, cfg.unroll_length, before_unroll=explore)
+    stepper = build_stepper(ctx, cfg)
+    pull = PullAfter(PullAll(ctx, stepper.network, pulls), after, cfg.offline_updates)
+    return exploring_actor(ctx, cfg, insert, roles.LocalPolicy(ctx, stepper, pull), cfg.algorithm.items.replay.shards)
 
 
 def build_updater(
-    ctx: Context, cfg: Config, samples: Any, sample_demos: Any, insert: Any, pulls: Any, lagged: Any
+    ctx: Context,
+    cfg: Config,
+    samples: Sequence[Draw],
+    sample_demos: Draw | None,
+    insert: InsertLabelled,
+    pulls: Sequence[PullSlice],
+    lagged: Sequence[PullSlice],
 ) -> roles.BellmanUpdater:
     """`pulls`, `lagged`: of each server, the first and the second lagged network."""
-    from thespis.algorithms.qtopt import Labeller
     from thespis.exchange.push_pull import PullAll
     from thespis.experience.mixing import Mixed, Origin
     from thespis.experience.sources import Draws
 
-    first, second = scored(ctx, cfg), scored(ctx, cfg)
+    items, first, second = cfg.algorithm.items, worker_network(ctx, cfg), worker_network(ctx, cfg)
     both = (PullAll(ctx, first, pulls), PullAll(ctx, second, lagged))
 
     def chances() -> list[float]:
@@ -188,46 +120,57 @@ def build_updater(
         lived = 0.0 if offline else cfg.online_share
         return [*(lived / len(samples) for _ in samples), 1.0 - lived]
 
-    source: Source = Draws(ctx, samples, cfg.batch, cfg.batches_per_draw)
+    source: Source = Draws(ctx, samples, items.batch, items.batches_per_draw)
     if sample_demos is not None:
         origins = [Origin(0.0, sample, None) for sample in (*samples, sample_demos)]
-        source = Mixed(ctx, origins, cfg.batch, cfg.batches_per_draw, chances=chances)
-    labeller = Labeller(first, second, cfg.loss, ctx.rng("search"))
+        source = Mixed(ctx, origins, items.batch, items.batches_per_draw, chances=chances)
+    labeller = cfg.algorithm.build_labeller(first, second, ctx.rng("search"))
     updater = roles.BellmanUpdater(ctx, source, labeller, both, insert, cfg.pull_every)
     return updater
 
 
-def build_trainer(ctx: Context, cfg: Config, sample: Any, *edges: Any) -> roles.Learner:
-    """`edges`: join and push of each server in turn."""
-    from thespis.algorithms.qtopt import QTOptUpdate
+def build_trainer(
+    ctx: Context, cfg: Config, sample: SampleLabelled, joins: Sequence[Join], pushes: Sequence[Push]
+) -> roles.Learner:
     from thespis.exchange.push_pull import PushPull
     from thespis.experience.labels import Labels
 
-    made = scored(ctx, cfg)
-    exchange = PushPull(ctx, made, edges[::2], edges[1::2], clip=cfg.optimizer.clip, by_steps=False)
+    network = worker_network(ctx, cfg)
+    exchange = PushPull(ctx, network, joins, pushes, clip=cfg.algorithm.optimizer.clip, by_steps=False)
     source = Labels(ctx, sample, lambda: exchange.version, cfg.shards, cfg.trainers)
-    return roles.Learner(ctx, source, QTOptUpdate(made, cfg.loss), exchange, None, cfg.budget)
+    update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
+    return roles.Learner(ctx, source, update, exchange, None)
 
 
 def program(cfg: Config) -> Program:
     p = Program("qtopt")
-    rule: dict[str, Any] = {"optimizer": cfg.optimizer, "budget": cfg.budget}
-    rule |= {"decay": cfg.decay, "lag": cfg.lag, "restarts": 3}
-    servers = [p.add("server", roles.AveragingServer, **rule) for _ in range(cfg.shards)]
-    replays = add_replay(p, cfg, build_replay)
-    shown = p.add("demonstrations", build_demonstrations, cfg, **SERVICES).edge("sample") if cfg.demos else None
-    buffer = p.add("buffer", roles.TrainBuffer.queue, capacity=cfg.buffer, **SERVICES)
-    # With demonstrations the share of a replay is drawn, and may be all.
-    asked = cfg.sample_items // (1 if cfg.demos else len(replays))
-    samples = tuple(replay.edge("sample", items=asked) for replay in replays)
-    averages, lagged = (tuple(server.edge(method) for server in servers) for method in ("pull", "lagged"))
+    alone, server = p.at(restarts=3), roles.AveragingServer
+    rule: dict[str, Any] = {"optimizer": cfg.algorithm.optimizer, "budget": cfg.budget}
+    handles = [alone.add("server", server, **rule, decay=cfg.decay, lag=cfg.lag) for _ in range(cfg.shards)]
+    servers, lagged = Servers(handles), tuple(each.edge(server.lagged) for each in handles)
+    replay, storage = add_replay(p, cfg), p.at(process="storage", colocate="learner", restarts=3)
+    shown = None
+    if cfg.demos:
+        demos = storage.add("demonstrations", build_demonstrations, cfg, cfg.demos, cfg.demo_episodes)
+        shown = demos.edge(roles.Demonstrations.sample)
+    buffer = storage.add("buffer", roles.TrainBuffer.queue, capacity=cfg.buffer)
     for _ in range(cfg.updaters):
-        p.add("updater", build_updater, cfg, samples, shown, buffer.edge("insert"), averages, lagged, restarts=3)
-    gradients = [server.edge(method) for server in servers for method in ("join", "push")]
+        alone.add(
+            "updater",
+            build_updater,
+            cfg,
+            # With demonstrations the share of a replay is drawn, and may be all.
+            samples=replay.sampled_by(1) if cfg.demos else replay.samples,
+            sample_demos=shown,
+            insert=buffer.edge(roles.TrainBuffer.insert),
+            pulls=servers.pulls,
+            lagged=lagged,
+        )
+    sample = buffer.edge(roles.TrainBuffer.sample)
     for _ in range(cfg.trainers):
-        p.add("trainer", build_trainer, cfg, buffer.edge("sample"), *gradients, restarts=3)
+        alone.add("trainer", build_trainer, cfg, sample=sample, joins=servers.joins, pushes=servers.pushes)
+    actors, after = p.at(restarts=3, counts_as_actor=True), handles[0].edge(server.after)
     for index in range(cfg.actors):
-        insert = replays[index % len(replays)].edge("insert", items=cfg.insert_items)
-        p.add("actor", build_actor, cfg, insert, servers[0].edge("after"), *averages, actor=True, restarts=3)
-    add_evaluator(p, cfg, servers)
+        actors.add("actor", build_actor, cfg, insert=replay.insert(index), after=after, pulls=servers.pulls)
+    add_sharded_evaluator(p, cfg, servers.pulls)
     return p

@@ -7,98 +7,114 @@ actor xN --unroll, state--> replay --sequences by priority--> learner --weights-
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from thespis import roles
-from thespis.architectures import apex, r2d2
-from thespis.architectures.values import SERVICES, at_least_one, value_program
-from thespis.config import Spec
+from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms.r2d2 import R2D2, Sequences
+from thespis.architectures.builders import (
+    add_evaluator,
+    add_replay,
+    build_demonstrations,
+    build_replay_actor,
+    central_learner,
+    learner_network,
+    validate_replay,
+)
+from thespis.bounds import Bounds, Count
+from thespis.config import Experiment
 from thespis.errors import ThespisError
 from thespis.program import Program
+from thespis.user_code import Spec
 
 if TYPE_CHECKING:
+    from thespis.edges import Draw, Prioritise, Publish
     from thespis.envs.spaces import Spaces
     from thespis.runtime.context import Context
 
 
 @dataclass(frozen=True)
-class Config(r2d2.Config):
+class Config(Experiment):
     """R2D3. The defaults are those of R2D2; demonstrations have to be given."""
 
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("publish_every",)
+    PATHS: ClassVar[tuple[str, ...]] = ("demos",)
+
+    actors: int = 2
+    """How many actors step environments (paper: 256)."""
+    envs_per_actor: int = 4
+    """Environments each actor steps side by side, each with an epsilon of its own (paper: 1)."""
+    publish_every: Count = 4
+    """Updates between weights that actors can see."""
     demos: Spec = ""
     """Demonstrations: a directory of `thespis record`, minari:NAME, or a scripted policy (file.py::function)."""
-    demo_episodes: int = 100
+    demo_episodes: Count = 100
     """Most episodes to take of them; a scripted policy plays that many (paper: 100)."""
-    demo_ratio: float = 1 / 16
-    """Chance of each sequence of a batch to be a demonstration (paper: 1/256 was best, with 256 actors)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self, "demo_episodes")
-        if not 0.0 <= self.demo_ratio < 1.0:
-            raise ThespisError(
-                f"--demo-ratio is {self.demo_ratio}; give at least 0, and less than 1: with demonstrations alone "
-                "nothing of the actors' would be sampled, and they would wait for ever"
-            )
+    demo_ratio: Annotated[float, Bounds(least=0, below=1)] = 1 / 16
+    """Chance of each sequence of a batch to be a demonstration (paper: 1/256 was best, with 256 actors). With
+    1 nothing of the actors' would be sampled, and they would wait for ever."""
+    algorithm: Algorithm[Sequences] = chosen(R2D2)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    **r2d2.PRESETS,
-    "thespis/Lock-v0": {
-        **r2d2.PRESETS["thespis/Lock-v0"],
-        "demos": "thespis.envs.toys::open_lock",
-        "demo_episodes": 5,
-        "demo_ratio": 0.25,  # few actors: what they find out is little beside what demonstrations tell
-        "replay": {**r2d2.PRESETS["thespis/Lock-v0"]["replay"], "samples_per_insert": 24.0},  # as many updates as R2D2
-    },
-}
-
-
-def refuse(cfg: Config, spaces: Spaces) -> None:
-    """Say no to what cannot be learned, stored or imitated, before anything starts."""
+def validate(cfg: Config, spaces: Spaces) -> None:
+    """Refuse what cannot be stored or imitated, before anything starts."""
     from thespis.experience.recording import gather
 
-    r2d2.refuse(cfg, spaces)
+    validate_replay(cfg, spaces)
     if not cfg.demos:
         raise ThespisError(
             "r2d3 learns from demonstrations: give --demos with a directory that `thespis record` wrote, "
             "minari:NAME, or a scripted policy as file.py::function"
         )
-    gather(cfg.demos, cfg.env, cfg.demo_episodes, cfg.seed)
-
-
-def build_demonstrations(ctx: Context, cfg: Config) -> roles.Demonstrations:
-    from thespis.experience.tables import demonstration_table
-
-    return demonstration_table(ctx, cfg)
+    gather(cfg.demos, cfg.env_config, cfg.demo_episodes, cfg.seed)
 
 
 def build_learner(
-    ctx: Context, cfg: Config, samples: Any, prioritise: Any, publish: Any, sample_demos: Any, prioritise_demos: Any
+    ctx: Context,
+    cfg: Config,
+    samples: Sequence[Draw],
+    prioritise: Sequence[Prioritise],
+    sample_demos: Draw,
+    prioritise_demos: Prioritise | None,
+    publish: Publish,
 ) -> roles.Learner:
-    from thespis.algorithms.r2d2 import R2D2Update
-    from thespis.architectures.parts import learner_network
-    from thespis.exchange.local import LocalExchange
     from thespis.experience.mixing import Mixed, Origin
 
-    update = R2D2Update(learner_network(ctx, cfg), cfg)
-    exchange = LocalExchange(ctx, cfg.optimizer, update.parameters)
+    network, items = learner_network(ctx, cfg), cfg.algorithm.items
     lived = (1.0 - cfg.demo_ratio) / len(samples)
     shards = [Origin(lived, *edges) for edges in zip_longest(samples, prioritise)]
     shown = Origin(cfg.demo_ratio, sample_demos, prioritise_demos)
-    source = Mixed(ctx, [*shards, shown], cfg.batch, cfg.batches_per_draw, update.initial_state)
-    return roles.Learner(ctx, source, update, exchange, publish, cfg.budget, cfg.publish_every)
+
+    def initial_state(number: int) -> Any:
+        """The state of sequences whose actor sent none."""
+        return tuple(part.numpy() for part in network.initial_state(number))
+
+    source = Mixed(ctx, [*shards, shown], items.batch, items.batches_per_draw, initial_state)
+    return central_learner(ctx, cfg, source, network, publish, cfg.publish_every)
 
 
 def program(cfg: Config) -> Program:
-    def add_demonstrations(p: Program) -> dict[str, Any]:
-        demos = p.add("demonstrations", build_demonstrations, cfg, **SERVICES)
-        prioritised = cfg.replay.priority_exponent
-        return {
-            "sample_demos": demos.edge("sample"),
-            "prioritise_demos": demos.edge("prioritise") if prioritised else None,
-        }
-
-    return value_program("r2d3", cfg, apex.build_actor, r2d2.build_replay, build_learner, add_demonstrations)
+    p = Program("r2d3")
+    replay = add_replay(p, cfg)
+    storage = p.at(process="storage", colocate="learner", restarts=3)
+    weights = storage.add("weights", roles.WeightStore)
+    demos = storage.add("demonstrations", build_demonstrations, cfg, cfg.demos, cfg.demo_episodes)
+    publish, pull = weights.edge(roles.WeightStore.publish), weights.edge(roles.WeightStore.pull)
+    p.at(colocate="learner", restarts=3).add(
+        "learner",
+        build_learner,
+        cfg,
+        samples=replay.samples,
+        prioritise=replay.priorities,
+        sample_demos=demos.edge(roles.Demonstrations.sample),
+        prioritise_demos=demos.edge(roles.Demonstrations.prioritise) if replay.priorities else None,
+        publish=publish,
+    )
+    actors = p.at(restarts=3, counts_as_actor=True)
+    for index in range(cfg.actors):
+        actors.add("actor", build_replay_actor, cfg, insert=replay.insert(index), pull=pull)
+    add_evaluator(p, cfg, pull)
+    return p

@@ -7,154 +7,153 @@ actor xN <-----actions------- inference <--weights, within the process-------- l
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from thespis import roles
-from thespis.architectures import impala, ppo, r2d2
-from thespis.architectures.evaluating import add_evaluator
-from thespis.architectures.serving import Served, door, line, refuse_transport
+from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms.r2d2 import Sequences
+from thespis.algorithms.vtrace import VTrace
+from thespis.architectures.builders import (
+    add_evaluator,
+    add_replay,
+    build_queue_learner,
+    build_replay_learner,
+    build_rounds_learner,
+    build_stepper,
+    refuse_shards,
+    return_discount,
+    validate_replay,
+)
+from thespis.architectures.serving import InferenceConfig, build_client, build_listener, validate_transport
+from thespis.bounds import Count, CountOrZero
+from thespis.config import Experiment, Rounds, Unrolls
 from thespis.errors import ThespisError
-from thespis.experience.limiters import SamplesPerInsert
-from thespis.program import Edge, Handle, Program
+from thespis.program import Placement, Program
+from thespis.settings import inline
 
 if TYPE_CHECKING:
+    from thespis.edges import Act, Next, Publish
     from thespis.envs.spaces import Spaces
     from thespis.runtime.context import Context
 
 
 @dataclass(frozen=True)
-class Config(impala.Config, Served):
-    """SEED RL with V-trace. Settings are those of IMPALA, and what concerns inference."""
+class Config(Experiment):
+    """SEED RL: V-trace from a queue, R2D2 from a replay, PPO in rounds of one version; each has its own settings."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("publish_every",)
+
+    algorithm: Algorithm[Unrolls | Rounds | Sequences] = chosen(VTrace)
+    inference: InferenceConfig = inline(InferenceConfig)
+    batch_unrolls: Count = 1
+    """Unrolls of a queue per update; each holds all environments of one actor."""
+    queue_capacity: Count = 1
+    """Unrolls that may wait in a queue for the learner; small, because waiting is lag."""
+    forced_lag: CountOrZero = 0
+    """Act on weights that are this many updates old, to study lag; for unrolls of a queue."""
+    publish_every: Count = 1
+    """Updates between weights that are acted on; rounds of one version need every one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_inference()
-
-
-@dataclass(frozen=True)
-class ReplayedConfig(r2d2.Config, Served):
-    """SEED RL with R2D2. Settings are those of R2D2, and what concerns inference."""
-
-    algorithm: Literal["vtrace", "r2d2", "ppo"] = "r2d2"
-    """vtrace learns as IMPALA does, r2d2 from a replay, ppo in rounds of one version; each has its own settings."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_inference()
-
-
-@dataclass(frozen=True)
-class RoundsConfig(ppo.Config, Served):
-    """SEED RL with PPO. Settings are those of PPO, and what concerns inference."""
-
-    algorithm: Literal["vtrace", "r2d2", "ppo"] = "ppo"
-    """vtrace learns as IMPALA does, r2d2 from a replay, ppo in rounds of one version; each has its own settings."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_inference()
-        if self.backups:
-            raise ThespisError("weights change for all actors at once here, so --backups must stay 0")
+        self.inference.check(self)
+        self.algorithm.check_batch(self.actors * self.envs_per_actor)
+        queued = (self.batch_unrolls, self.queue_capacity, self.forced_lag) != (1, 1, 0)
+        if queued and self.kind != Unrolls.KIND:
+            raise ThespisError(
+                f"{self.algorithm.name} has no queue of unrolls; leave off --batch-unrolls, --queue-capacity and "
+                "--forced-lag"
+            )
+        if self.publish_every != 1 and self.kind == Rounds.KIND:
+            raise ThespisError("every round waits for the next version, so --publish-every must stay 1")
 
     @property
-    def quorum(self) -> int:
-        """Unrolls per update: one of each group of environments."""
-        return self.actors * self.groups
+    def kind(self) -> str:
+        return str(self.algorithm.items.KIND)
 
 
-Configured = Config | ReplayedConfig | RoundsConfig
+def validate(cfg: Config, spaces: Spaces) -> None:
+    """Refuse what cannot be stored or served, before anything starts."""
+    if cfg.kind == Sequences.KIND:
+        validate_replay(cfg, spaces)
+        refuse_shards(cfg, "here the replay is in the process that acts and learns")
+    validate_transport(cfg.inference)
 
 
-PRESETS = impala.PRESETS
-ALGORITHMS: dict[str, tuple[type[Served], dict[str, dict[str, Any]]]] = {
-    "vtrace": (Config, PRESETS),
-    "r2d2": (ReplayedConfig, r2d2.PRESETS),
-    "ppo": (RoundsConfig, ppo.PRESETS),
-}
-
-
-def refuse(cfg: Configured, spaces: Spaces) -> None:
-    """Say no to what cannot be learned or stored, before anything starts."""
-    if isinstance(cfg, ReplayedConfig):
-        r2d2.refuse(cfg, spaces)
-        if cfg.replay.shards != 1:
-            raise ThespisError("here the replay is in the process that acts and learns: --replay.shards must stay 1")
-    refuse_transport(cfg)
-
-
-def build_actor(ctx: Context, cfg: Served, act: Any) -> roles.Actor:
-    """Environments and a line to the server: no network, so no torch in this process."""
-    from thespis.config import resolve
+def build_actor(ctx: Context, cfg: Config, act: Act) -> roles.Actor:
+    """Environments and a client of the inference server: no network, so no torch in this process."""
     from thespis.envs.make import make
 
-    size = cfg.envs_per_actor // cfg.groups
+    size = cfg.envs_per_actor // cfg.inference.groups
 
     def group(start: int) -> Any:
         locate = ctx.locate
-        return make(resolve(cfg.env), size, on_env=lambda env, episode, step: locate(start + env, episode, step))
+        made = make(cfg.env_config, size, on_env=lambda env, episode, step: locate(start + env, episode, step))
+        made.track(cfg.track_info)
+        return made
 
-    groups = [group(number * size) for number in range(cfg.groups)]
-    policy = roles.RemotePolicy(ctx, line(ctx, cfg, act, groups[0]))
-    return roles.Actor(ctx, groups, policy, None, 0, writer=policy)
+    groups = [group(number * size) for number in range(cfg.inference.groups)]
+    policy = roles.RemotePolicy(ctx, build_client(ctx, cfg, cfg.inference, act, groups[0]))
+    return roles.Actor(ctx, groups, policy, None, cfg.algorithm.items.unroll_length, writer=policy)
 
 
-def build_inference(ctx: Context, cfg: Configured, following: Any, insert: Any) -> roles.InferenceServer:
-    from thespis.architectures.parts import serving_seats, stepper
+def build_inference(ctx: Context, cfg: Config, following: Next, insert: Any) -> roles.InferenceServer:
+    from thespis.envs.make import describe
+    from thespis.envs.spaces import action_row
+    from thespis.experience.seats import Seats
 
-    acting = stepper(ctx, cfg)
-    replayed = isinstance(cfg, ReplayedConfig)
-    normalize = cfg.discount if cfg.reward.normalize else None
+    stepper, algorithm, total = build_stepper(ctx, cfg), cfg.algorithm, cfg.actors * cfg.envs_per_actor
+    no_action = action_row(describe(cfg.env_config).action_space)
 
-    def ladder(told: Any) -> Any:
-        _, actor = told.stream.who
-        return cfg.ladder(actor)[told.start : told.start + len(told.flags)]  # type: ignore[union-attr]
+    def explore(told: Any) -> Any:
+        first = told.stream.who[1] * cfg.envs_per_actor + told.start
+        return algorithm.exploration.amount(0, range(first, first + len(told.flags)), total)
 
+    replayed = cfg.kind == Sequences.KIND
     return roles.InferenceServer(
         ctx,
-        acting,
-        serving_seats(cfg, acting, cfg.unroll_length, normalize),
+        stepper,
+        Seats(algorithm.items.unroll_length, stepper.initial_state, no_action, return_discount(cfg)),
         following,
         insert if replayed else lambda stream, unroll: insert(unroll),
-        cfg.batch_rows,
-        cfg.inference_wait,
-        explore=ladder if replayed else None,
-        lockstep=isinstance(cfg, RoundsConfig),
-        door=door(ctx, cfg),
+        cfg.inference.batch_rows(total),
+        cfg.inference.inference_wait,
+        explore=explore if replayed else None,
+        lockstep=cfg.kind == Rounds.KIND,
+        door=build_listener(ctx, cfg, cfg.inference),
     )
 
 
-def add_learner(p: Program, cfg: Configured, weights: Handle, home: dict[str, Any]) -> Edge:
-    """The learner and what it draws from; returns the way in."""
-    publish = weights.edge("publish")
-    if isinstance(cfg, ReplayedConfig):
-        inserted, sampled = cfg.insert_items, cfg.sample_items
-        band = SamplesPerInsert.of(cfg.replay, inserted, sampled)
-        replay = p.add("replay", r2d2.build_replay, cfg, capacity=cfg.replay.capacity, limiter=band, **home)
-        samples = (replay.edge("sample", items=sampled),)
-        prioritise = (replay.edge("prioritise"),) if cfg.replay.priority_exponent else ()
-        p.add("learner", r2d2.build_learner, cfg, samples, prioritise, publish, thread=True, **home)
-        return replay.edge("insert", items=inserted)
-    if isinstance(cfg, RoundsConfig):
-        queue = p.add("queue", roles.Replay.queue, capacity=cfg.quorum, **home)
-        sample = queue.edge("sample", items=cfg.quorum)
-        p.add("learner", ppo.build_learner, cfg, sample, publish, thread=True, **home)
-        return queue.edge("insert")
-    unrolls = cfg.batch_unrolls * cfg.groups  # an unroll is that of one group
-    queue = p.add("queue", roles.Replay.queue, capacity=cfg.queue_capacity * cfg.groups, **home)
-    sample = queue.edge("sample", items=unrolls)
-    p.add("learner", impala.build_learner, replace(cfg, batch_unrolls=unrolls), sample, publish, thread=True, **home)
-    return queue.edge("insert")
+def add_learner(p: Program, cfg: Config, home: Placement, publish: Publish) -> Any:
+    """The learner and what it draws from; returns the edge that inserts."""
+    threaded, every = replace(home, thread=True), cfg.publish_every
+    if cfg.kind == Sequences.KIND:
+        replay = add_replay(p, cfg, home)
+        draws: Any = {"samples": replay.samples, "prioritise": replay.priorities}
+        threaded.add("learner", build_replay_learner, cfg, **draws, publish=publish, publish_every=every)
+        return replay.insert(0)
+    groups, rounds = cfg.inference.groups, cfg.kind == Rounds.KIND  # an unroll is that of one group
+    unrolls = groups * (cfg.actors if rounds else cfg.batch_unrolls)
+    queue = home.add("queue", roles.Replay.queue, capacity=unrolls if rounds else cfg.queue_capacity * groups)
+    sample = queue.edge(roles.Replay.sample, items=unrolls)
+    if rounds:
+        threaded.add("learner", build_rounds_learner, cfg, sample=sample, publish=publish, unrolls=unrolls)
+    else:
+        edges: Any = {"sample": sample, "publish": publish}
+        threaded.add("learner", build_queue_learner, cfg, **edges, unrolls=unrolls, publish_every=every)
+    return queue.edge(roles.Replay.insert)
 
 
-def program(cfg: Configured) -> Program:
+def program(cfg: Config) -> Program:
     p = Program("seed")
-    cfg = replace(cfg, **cfg.absolute())
-    home: dict[str, Any] = {"process": "hub", "near": "learner", "restarts": 3}
-    weights = p.add("weights", roles.WeightStore, hold_back=getattr(cfg, "forced_lag", 0), **home)
-    insert = add_learner(p, cfg, weights, home)
-    inference = p.add("inference", build_inference, cfg, weights.edge("next"), insert, **home)
-    act = inference.edge("act")
+    cfg = replace(cfg, inference=cfg.inference.absolute())
+    home = p.at(process="learner", colocate="learner", restarts=3)
+    weights = home.add("weights", roles.WeightStore, hold_back=cfg.forced_lag)
+    insert = add_learner(p, cfg, home, weights.edge(roles.WeightStore.publish))
+    following = weights.edge(roles.WeightStore.next)
+    inference = home.add("inference", build_inference, cfg, following=following, insert=insert)
+    actors = p.at(restarts=3, counts_as_actor=True)
     for _ in range(cfg.actors):
-        p.add("actor", build_actor, cfg, act, actor=True, restarts=3)
-    add_evaluator(p, cfg, weights)
+        actors.add("actor", build_actor, cfg, act=inference.edge(roles.InferenceServer.act))
+    add_evaluator(p, cfg, weights.edge(roles.WeightStore.pull))
     return p

@@ -1,16 +1,17 @@
-"""Actions that another process gives: the settings, and the two ends of the way there."""
+"""Inference in another process: its settings, and the two ends of the edge that carries observations and actions."""
 
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from thespis.config import Experiment, resolve
+from thespis.bounds import CountOrZero, NonNegative
 from thespis.errors import ThespisError
 
 if TYPE_CHECKING:
+    from thespis.config import Experiment
     from thespis.envs.autoreset import Environments
     from thespis.roles.inference import AnyDoor
     from thespis.runtime.context import Context
@@ -18,14 +19,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Served(Experiment):
-    """What it takes to be given actions, beside the settings of an algorithm."""
+class InferenceConfig:
+    """How actors are given actions."""
 
-    algorithm: Literal["vtrace", "r2d2", "ppo"] = "vtrace"
-    """vtrace learns as IMPALA does, r2d2 from a replay, ppo in rounds of one version; each has its own settings."""
-    inference_batch: int = 0
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = (
+        "inference_batch",
+        "transport",
+        "tls_cert",
+        "tls_key",
+        "tls_ca",
+        "tls_name",
+    )
+    inference_batch: CountOrZero = 0
     """Environments that are answered at once; 0 for half of all, so that one half steps while the other is answered."""
-    inference_wait: float = 0.002
+    inference_wait: NonNegative = 0.002
     """Seconds after which those that wait are answered, however few they are."""
     double_buffer: bool = False
     """Actors step one half of their environments while the other half waits for actions."""
@@ -40,34 +47,32 @@ class Served(Experiment):
     tls_name: str = ""
     """grpc between machines: the name that --tls-cert is for; the address of the server's node if not given."""
 
-    def check_inference(self) -> None:
-        """Refuse what cannot be served."""
-        if self.inference_batch < 0 or not self.inference_wait >= 0:
-            raise ThespisError("--inference-batch and --inference-wait cannot be negative")
-        if self.inference_batch > self.actors * self.envs_per_actor:
+    def check(self, cfg: Experiment) -> None:
+        """Refuse what cannot be served to the actors of an experiment."""
+        environments = cfg.actors * cfg.envs_per_actor
+        if self.inference_batch > environments:
             raise ThespisError(
-                f"--inference-batch {self.inference_batch} is never full with {self.actors} actors of "
-                f"{self.envs_per_actor} environments; give at most {self.actors * self.envs_per_actor}"
+                f"--inference-batch {self.inference_batch} is never full with {cfg.actors} actors of "
+                f"{cfg.envs_per_actor} environments; give at most {environments}"
             )
-        if self.double_buffer and self.envs_per_actor % 2:
-            raise ThespisError(f"--double-buffer halves --envs-per-actor, which is {self.envs_per_actor}; make it even")
-        self._check_transport()
+        if self.double_buffer and cfg.envs_per_actor % 2:
+            raise ThespisError(f"--double-buffer halves --envs-per-actor, which is {cfg.envs_per_actor}; make it even")
+        self._check_transport(cfg.on)
 
-    def _check_transport(self) -> None:
+    def _check_transport(self, on: str) -> None:
         files = (self.tls_cert, self.tls_key, self.tls_ca)
-        if self.transport == "grpc" and self.on == "simulation":
+        if self.transport == "grpc" and on == "simulation":
             raise ThespisError("--transport grpc opens real sockets, the simulation has none; leave it out there")
-        if (any(files) or self.tls_name) and (self.transport != "grpc" or self.on != "ray"):
+        if (any(files) or self.tls_name) and (self.transport != "grpc" or on != "ray"):
             raise ThespisError(
                 "--tls-* are for --transport grpc --on ray; on one machine nobody else can open the socket"
             )
         if (any(files) or self.tls_name) and not all(files):
             raise ThespisError("give --tls-cert, --tls-key and --tls-ca together")
 
-    @property
-    def streams(self) -> bool:
+    def streams(self, on: str) -> bool:
         """Whether each actor has a stream of its own to the server."""
-        return self.transport == "grpc" or self.on == "local"
+        return self.transport == "grpc" or on == "local"
 
     @property
     def tls(self) -> Tls | None:
@@ -78,22 +83,22 @@ class Served(Experiment):
 
         return Tls(self.tls_cert, self.tls_key, self.tls_ca, self.tls_name)
 
-    def absolute(self) -> dict[str, Any]:
+    def absolute(self) -> InferenceConfig:
         """Files as nodes find them that have another working directory."""
-        files = {"tls_cert": self.tls_cert, "tls_key": self.tls_key, "tls_ca": self.tls_ca}
-        return {name: path.resolve() for name, path in files.items() if path is not None}
+        files: dict[str, Any] = {"tls_cert": self.tls_cert, "tls_key": self.tls_key, "tls_ca": self.tls_ca}
+        return replace(self, **{name: path.resolve() for name, path in files.items() if path is not None})
 
     @property
     def groups(self) -> int:
         """Groups of environments that an actor steps in turns."""
         return 2 if self.double_buffer else 1
 
-    @property
-    def batch_rows(self) -> int:
-        return self.inference_batch or max(1, self.actors * self.envs_per_actor // 2)
+    def batch_rows(self, environments: int) -> int:
+        """Rows that make a batch full, of so many environments in all."""
+        return self.inference_batch or max(1, environments // 2)
 
 
-def refuse_transport(cfg: Served) -> None:
+def validate_transport(cfg: InferenceConfig) -> None:
     """Say no to streams that could not be opened."""
     if cfg.transport != "grpc":
         return
@@ -103,36 +108,36 @@ def refuse_transport(cfg: Served) -> None:
         cfg.tls.check()
 
 
-def line(ctx: Context, cfg: Served, act: Any, envs: Environments) -> Any:
+def build_client(ctx: Context, cfg: Experiment, inference: InferenceConfig, act: Any, envs: Environments) -> Any:
     """An actor's way to ask for actions: the edge itself, or a stream that it is invited to open."""
-    if not cfg.streams:
+    if not inference.streams(cfg.on):
         return act
     from thespis.wire.schema import Layout
 
     layout = Layout.of(envs.observation_space, envs.action_space, cfg.envs_per_actor)
     invite = act.beside("invite")
-    if cfg.transport == "grpc":
+    if inference.transport == "grpc":
         from thespis.wire.line import Line
 
-        return Line(ctx, invite, layout, cfg.tls)
+        return Line(ctx, invite, layout, inference.tls)
     from thespis.wire.near_line import NearLine
 
     return NearLine(ctx, invite, layout)
 
 
-def door(ctx: Context, cfg: Served) -> AnyDoor | None:
+def build_listener(ctx: Context, cfg: Experiment, inference: InferenceConfig) -> AnyDoor | None:
     """Where actors come in with streams of their own, if they do."""
-    if not cfg.streams:
+    if not inference.streams(cfg.on):
         return None
     from thespis.envs.make import describe
     from thespis.wire.schema import Layout
 
-    spaces = describe(resolve(cfg.env))
+    spaces = describe(cfg.env_config)
     layout = Layout.of(spaces.observation_space, spaces.action_space, cfg.envs_per_actor)
-    if cfg.transport == "grpc":
+    if inference.transport == "grpc":
         from thespis.wire.door import Door
 
-        return Door(layout, ctx.address, cfg.tls)
+        return Door(layout, ctx.address, inference.tls)
     from thespis.wire.near_door import NearDoor
 
     return NearDoor(layout)

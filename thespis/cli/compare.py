@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thespis.cli.parser import Parser
+from thespis.cli.parser import Parser, count, finite
+from thespis.cli.writable import check_directory
 from thespis.errors import ThespisError
 
 _GIVEN = ("actors", "envs_per_actor", "eval_episodes", "cost_model")
@@ -21,18 +22,18 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("architectures", nargs="+", metavar="ARCH", help="an architecture, or the file of one")
     parser.add_argument("--env", default="CartPole-v1", help="Gymnasium id, verbatim, or file.py::function")
-    parser.add_argument("--total-steps", type=int, metavar="N", help="environment steps of each run")
-    parser.add_argument("--seconds", type=float, metavar="S", help="seconds of each run from its first step on")
-    parser.add_argument("--seeds", type=int, default=3, metavar="K", help="runs of each architecture (default: 3)")
+    parser.add_argument("--total-steps", type=count, metavar="N", help="environment steps of each run")
+    parser.add_argument("--seconds", type=finite, metavar="S", help="seconds of each run from its first step on")
+    parser.add_argument("--seeds", type=count, default=3, metavar="K", help="runs of each architecture (default: 3)")
     parser.add_argument("--on", choices=("local", "simulation", "ray"), default="local", help="(default: local)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; by default below comparisons/")
-    parser.add_argument("--threshold", type=float, help="return that counts as solved (default: what the task says)")
+    parser.add_argument("--threshold", type=finite, help="return that counts as solved (default: what the task says)")
     parser.add_argument(
-        "--hidden", type=int, nargs="+", default=[64, 64], help="hidden layers of every network (default: 64 64)"
+        "--hidden", type=count, nargs="+", default=[64, 64], help="hidden layers of every network (default: 64 64)"
     )
-    parser.add_argument("--actors", type=int, help="actors of every architecture (default: its own)")
-    parser.add_argument("--envs-per-actor", type=int, help="environments of each actor (default: its own)")
-    parser.add_argument("--eval-episodes", type=int, help="greedy episodes at the end of each run")
+    parser.add_argument("--actors", type=count, help="actors of every architecture (default: its own)")
+    parser.add_argument("--envs-per-actor", type=count, help="environments of each actor (default: its own)")
+    parser.add_argument("--eval-episodes", type=count, help="greedy episodes at the end of each run")
     parser.add_argument("--cost-model", help="simulation: YAML file with the cost of work and edges")
     return _compare(parser.parse_args(words))
 
@@ -40,8 +41,8 @@ def run(words: list[str]) -> int:
 def _compare(args: Any) -> int:
     if args.total_steps is None and args.seconds is None:
         raise ThespisError("say how long each run may take: --seconds S, --total-steps N, or both")
-    if args.seeds < 1:
-        raise ThespisError(f"--seeds is {args.seeds}; give at least 1")
+    if not 1 <= args.seeds <= 10_000:
+        raise ThespisError(f"--seeds is {args.seeds}; give at least 1 and at most 10000")
     if min(args.hidden) < 1:
         raise ThespisError(f"--hidden has a layer of {min(args.hidden)}; give at least 1")
     twice = [name for name in args.architectures if args.architectures.count(name) > 1]
@@ -70,6 +71,7 @@ def _compare(args: Any) -> int:
         threshold=args.threshold if args.threshold is not None else threshold_of(args.env),
         settings={name: value for name in _GIVEN if (value := getattr(args, name)) is not None},
     )
+    check_directory(plan.out, "--out")
     plan.check()
     console = Console(highlight=False)
     if not console.is_terminal:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from thespis.cli.parser import Parser
+from thespis.cli.parser import Parser, add_env_flags, add_max_steps, count, seed
+from thespis.cli.trusting import add_trust, open_run
+from thespis.cli.writable import check_file
 
 
 def run(words: list[str]) -> int:
     parser = Parser("thespis eval", description="Play episodes with the policy of a run.")
     parser.add_argument("run", type=Path, help="the run directory")
-    parser.add_argument("--episodes", type=int, default=10, help="how many to play (default: 10)")
+    parser.add_argument("--episodes", type=count, default=10, help="how many to play (default: 10)")
     parser.add_argument(
         "--checkpoint",
         choices=["newest", "best"],
@@ -18,27 +20,38 @@ def run(words: list[str]) -> int:
         help="where to take the policy from (default: newest)",
     )
     parser.add_argument("--sample", action="store_true", help="draw actions instead of taking the likeliest")
-    parser.add_argument("--seed", type=int, default=0, help="of the environment and of drawn actions (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of the environment and of drawn actions (default: 0)")
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode as .gif or .mp4")
+    add_trust(parser)
+    add_env_flags(parser)
+    add_max_steps(parser)
     args = parser.parse_args(words)
 
+    from thespis.envs.infos import means
     from thespis.evaluation import check_video, play, write_video
-    from thespis.trained import Trained
 
     if args.video is not None:
         check_video(args.video)
+        check_file(args.video, "--video")
     results = play(
-        Trained(args.run),
+        open_run(args.run, args.trust),
         args.episodes,
         checkpoint=args.checkpoint,
         greedy=not args.sample,
         seed=args.seed,
         film=args.video is not None,
+        env=args.env,
+        wrappers=args.wrapper,
+        max_steps=args.max_steps,
     )
     for number, episode in enumerate(results.episodes, 1):
-        print(f"episode {number}: return {episode.reward:g}, length {episode.length}")
+        cut = ", cut there (--max-steps)" if number - 1 in results.cut else ""
+        print(f"episode {number}: return {episode.reward:g}, length {episode.length}{cut}")
     mean = sum(episode.reward for episode in results.episodes) / len(results.episodes)
-    print(f"mean return {mean:g} over {len(results.episodes)} episodes ({results.checkpoint})")
+    how = "actions drawn from the policy" if args.sample else "greedy"
+    print(f"mean return {mean:g} over {len(results.episodes)} episodes, {how} ({results.checkpoint})")
+    for name, value in means(results.episodes).items():
+        print(f"mean {name} {value:g}")
     if args.video is not None:
         write_video(args.video, results.frames, results.fps)
         print(f"video of episode 1: {args.video}")

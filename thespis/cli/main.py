@@ -21,6 +21,8 @@ Distributed reinforcement learning: classic architectures, one short file each.
 thespis COMMAND --help says more; thespis train ARCH --help lists every setting.
 """
 
+_OWN_CODE = ("train", "compare", "show")
+"""Commands that run code the user names. The others open runs, perhaps a stranger's, and one may stand in it."""
 _COMMANDS = ("train", "resume", "eval", "record", "compare", "plot", "list", "show")
 
 
@@ -37,16 +39,19 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(f"thespis {__version__}")
         return 0
-    # As `python script.py` would: environments and networks of one's own are found where one stands.
-    sys.path.insert(0, "")
     try:
         if words[0] not in _COMMANDS:
             raise ThespisError(f"there is no command {words[0]!r}; there is {', '.join(_COMMANDS)}")
         command = importlib.import_module(f"thespis.cli.{words[0]}")
+        if words[0] in _OWN_CODE:
+            # As `python script.py` would: environments and networks of one's own are found where one stands.
+            sys.path.insert(0, "")
         code: int = command.run(words[1:])
         return code
     except ThespisError as error:
         print(f"thespis: {' '.join(str(error).split())}", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):  # the user's own lines of a traceback
+            print(f"\n{note}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -54,6 +59,10 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader has seen enough (`thespis ... | head`); a second complaint at exit would help nobody.
         sys.stdout = None
         return 0
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"thespis: {what}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -1,32 +1,43 @@
-"""`thespis resume RUN`: go on from the newest valid checkpoint, with the settings the run had."""
+"""`thespis resume RUN`: go on from the newest valid checkpoint, with the settings the run had or others."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from thespis.cli.parser import Parser
-from thespis.cli.train import finish
-from thespis.launch import defaults, load_config
+from thespis.cli.train import outcome, parse, take
+from thespis.cli.trusting import allow
+from thespis.errors import ThespisError
 
-_CHANGEABLE = ("total_steps", "total_seconds", "stop_at_return", "on", "actors", "ray_address")
+if TYPE_CHECKING:
+    from thespis.config import Experiment
+
+_USAGE = """usage: thespis resume RUN [--trust] [settings]
+
+Continue a run from its newest valid checkpoint. Settings are those of thespis train, e.g. --total-steps (counted
+from the very start), --stop-at-return, --actors, --on, --optimizer.learning-rate. Those that the saved state depends
+on (seed, network, sizes) are refused. --trust runs the code that the run names, whoever made it.
+
+thespis resume RUN --help lists every setting of the run.
+"""
 
 
 def run(words: list[str]) -> int:
-    parser = Parser("thespis resume", description="Continue a run from its newest valid checkpoint.")
-    parser.add_argument("run", type=Path, help="the run directory")
-    parser.add_argument("--total-steps", type=int, help="a new limit, counted from the very start")
-    parser.add_argument("--total-seconds", type=float, help="a new limit of time, counted from the very first step")
-    parser.add_argument("--stop-at-return", type=float, help="a new return to stop at")
-    parser.add_argument("--on", choices=("local", "simulation", "ray"), help="another runtime than the run had")
-    parser.add_argument("--actors", type=int, help="another number of actors than the run had")
-    parser.add_argument("--ray-address", help="ray: the cluster to join")
-    args = parser.parse_args(words)
+    if not words or words[0] in ("-h", "--help"):
+        print(_USAGE, end="")
+        return 0
+    where, *flags = words
+    if where.startswith("-"):
+        raise ThespisError("name the run first: thespis resume RUN --total-steps N")
+    trust, flags = "--trust" in flags, [flag for flag in flags if flag != "--trust"]
+    allow(Path(where), trust)
 
-    from thespis.runs.directory import RunDirectory
+    from thespis.resuming import elsewhere, resume
 
-    name, data = load_config(RunDirectory.open(args.run).config)
-    new = {key: value for key in _CHANGEABLE if (value := getattr(args, key)) is not None}
-    if new.get("on", "ray") != "ray":  # the run had a place in a cluster, which means nothing elsewhere
-        new |= {"ray_address": None, "actors_per_node": None}
-    return finish(name, dataclasses.replace(defaults(name, None, data), **new), resume=args.run)
+    def change(cfg: Experiment) -> Experiment:
+        _, on = take(flags, "--on")
+        known = on in ("local", "simulation", "ray")
+        default = elsewhere(cfg, on) if known else cfg
+        return parse(f"thespis resume {where}", default, flags, "[--trust]", "Defaults are those of the run.")
+
+    return outcome(lambda: resume(Path(where), change))

@@ -47,17 +47,15 @@ def text(program: Program) -> str:
         restarts = min(spec.restarts for spec in specs)
         lines.append(f"  {label:12} x{count:<4} {roles}" + (f"  restarts {restarts}" if restarts else ""))
     lines.append("edges")
-    for caller, _, service, method, kind in program.arrows():
-        lines.append(f"  {caller:12} x{numbers[caller]:<4} --{kind}--> {service}.{method}")
+    for arrow in program.arrows():
+        payloads = arrow.carries
+        line = f"  {arrow.caller:12} x{numbers[arrow.caller]:<4} --{payloads.kind}--> {arrow.service}.{arrow.method}"
+        lines.append(f"{line}({payloads.takes})" + (f" -> {payloads.gives}" if payloads.gives else ""))
     return "\n".join(lines)
 
 
-_ASKED = ("sample", "pull", "next", "take", "lagged", "after")
-"""Methods whose callers get data."""
-
-
 def mermaid(program: Program) -> str:
-    """A flowchart: a box per role, a frame per shared process, an arrow per edge in the direction data flows."""
+    """A flowchart: a box per role, a frame per shared process, an arrow per edge as its payload travels."""
     lines = ["flowchart LR"]
     for home, count in _homes(program).items():
         specs = program.processes[home]
@@ -68,10 +66,14 @@ def mermaid(program: Program) -> str:
             lines.append(f'  {spec.role}["{spec.role}{times}"]')
         if len(specs) > 1:
             lines.append("  end")
-    for caller, _, service, method, kind in program.arrows():
-        # A caller that asks gets the data, so the arrow points to it.
-        ends = (service, caller) if method in _ASKED else (caller, service)
-        lines.append(f'  {ends[0]} -->|"{method} ({kind})"| {ends[1]}')
+    for caller, _, service, method, carries in program.arrows():
+        payloads = [payload for payload in (carries.takes, carries.gives) if payload]
+        label = f"{method}: {', '.join(payloads)}" + ("" if carries.kind in payloads else f" ({carries.kind})")
+        if len(payloads) > 1:
+            lines.append(f'  {caller} <-->|"{label}"| {service}')
+        else:
+            start, end = (caller, service) if carries.takes else (service, caller)
+            lines.append(f'  {start} -->|"{label}"| {end}')
     return "\n".join(lines)
 
 

@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import io
 import itertools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thespis.architectures.presets import named_env
+from thespis.cli.env_kwargs import take_env_kwargs
+from thespis.cli.flags import expand
+from thespis.cli.help import about_defaults, help_text
 from thespis.errors import ThespisError
-from thespis.launch import architectures, defaults, launch, load_config
+from thespis.launch import PAIRS, architectures, defaults, launch, load_config, presets
+from thespis.plain import updated
+from thespis.settings import flattened
 
 if TYPE_CHECKING:
     from thespis.config import Experiment
+    from thespis.trained import Trained
 
-_ABOUT_FILES = "Flags override --config FILE (a config.yaml of an earlier run will do)."
+_SEVERAL = ("tuple[str, ...]", "tuple[Spec, ...]")
 
 
 def run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(f"usage: thespis train ARCH [--env ID] [--config FILE] [settings]\n\nARCH: {', '.join(architectures())}")
+        print(f"or an algorithm in its usual architecture: {', '.join(PAIRS)}")
         print("\nthespis train ARCH --help lists every setting of an architecture.")
         return 0
     name, *flags = words
     if name.startswith("-"):
         raise ThespisError("name the architecture first: thespis train impala --env CartPole-v1")
-    return finish(name, settings(name, flags))
+    cfg = settings(name, flags)
+    return outcome(lambda: launch(name, cfg))
 
 
-def finish(name: str, cfg: Experiment, resume: Path | None = None) -> int:
-    """Perform the run and give its exit code."""
+def outcome(perform: Callable[[], Trained]) -> int:
+    """Perform a run and give its exit code, which no later signal replaces."""
+    from thespis.runtime.signals import ignore_ending_signals
     from thespis.trained import RunFailed
 
+    atexit.register(ignore_ending_signals)  # registered first, called last: other hooks can still be interrupted
     try:
-        trained = launch(name, cfg, resume=resume)
+        trained = perform()
     except RunFailed as failure:
         print(f"thespis: {failure}\n\nthe run is in {failure.path}", file=sys.stderr)
         return 1
@@ -44,55 +57,69 @@ def finish(name: str, cfg: Experiment, resume: Path | None = None) -> int:
 
 def settings(name: str, flags: list[str]) -> Experiment:
     """Flags over --config FILE over the preset for the environment over the defaults."""
-    import tyro
-
-    flags, file = _take(flags, "--config")
+    flags, file = take(flags, "--config")
     data: dict[str, Any] = {}
     if file is not None:
         saved, data = load_config(Path(file))
-        if saved != name:
+        if saved != PAIRS.get(name, (name, None))[0]:
             raise ThespisError(
                 f"{file} is a config of {saved}, not of {name}; run `thespis train {saved} --config {file}`"
             )
         # Where that run wrote is not a setting of this one.
         data.pop("run_dir", None)
-    _, env = _take(flags, "--env")
+    _, env = take(flags, "--env")
     # Both change what the other defaults are.
-    _, algorithm = _take(flags, "--algorithm")
-    _, seconds = _take(flags, "--total-seconds")
+    _, algorithm = take(flags, "--algorithm")
+    _, seconds = take(flags, "--total-seconds")
     if algorithm is not None:
         data["algorithm"] = algorithm
-    if seconds is not None and _take(flags, "--total-steps")[1] is None:
+    if seconds is not None and take(flags, "--total-steps")[1] is None:
         data["total_seconds"] = seconds
     default = defaults(name, env, data)
-    flags = _gathered(flags, type(default))
-    complaint = io.StringIO()
+    found = presets(name, default)
+    patterns = [each.pattern for each in found if each.pattern != "*"]
+    about = about_defaults(default, patterns, env or named_env(found))
+    return parse(f"thespis train {name}", default, flags, "[--env ID] [--config FILE]", about)
+
+
+def parse(command: str, default: Experiment, flags: list[str], usage: str, about: str) -> Experiment:
+    """The settings `default` with the flags of a command over them. `usage` and `about` are for its help."""
+    if {"-h", "--help"}.intersection(flags):
+        print(help_text(f"{command} {usage}".rstrip(), default, about))
+        raise SystemExit(0)
+    flags, env_kwargs = take_env_kwargs(flags)
+    env_kwargs = {**default.env_kwargs, **env_kwargs}
+    try:
+        flags = _gathered(expand(flags, default), default)
+    except ThespisError as error:
+        raise ThespisError(f"{error}; see {command} --help") from None
+    import tyro
+
+    flat, complaint = flattened(dataclasses.replace(default, env_kwargs={})), io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            cfg: Experiment = tyro.cli(
-                type(default),
-                args=_gathered(flags, type(default)),
-                default=default,
-                prog=f"thespis train {name}",
-                description=f"{type(default).__doc__}\n\n{_ABOUT_FILES}",
-            )
+            given = tyro.cli(type(flat), args=flags, default=flat, prog=command)
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise ThespisError(f"{_unboxed(complaint.getvalue())}; see thespis train {name} --help") from None
-    return cfg
+        raise ThespisError(f"{_unboxed(complaint.getvalue())}; see {command} --help") from None
+    changed = {part.name: getattr(given, part.name) for part in dataclasses.fields(given)}
+    return updated(default, {**changed, "env_kwargs": env_kwargs})
 
 
-def _gathered(flags: list[str], config: type[Any]) -> list[str]:
+def _gathered(flags: list[str], cfg: Experiment) -> list[str]:
     """Flags that take several words may be given several times; tyro would keep the last and say nothing."""
-    several = {f"--{part.name}" for part in dataclasses.fields(config) if part.type == "tuple[str, ...]"}
+    several = {f"--{part.name.replace('_', '-')}" for part in dataclasses.fields(cfg) if part.type in _SEVERAL}
     words: dict[str, list[str]] = {}
     rest: list[str] = []
     place: list[str] | None = None
     for word in flags:
         if word.startswith("--"):
-            place = words.setdefault(word, []) if word in several else None
+            flag, joined, value = word.partition("=")
+            flag = flag.replace("_", "-")
+            place = words.setdefault(flag, []) if flag in several else None
             if place is not None:
+                place += [value] if joined else []
                 continue
         (rest if place is None else place).append(word)
     return rest + [word for flag, given in words.items() for word in (flag, *given)]
@@ -109,7 +136,7 @@ def _unboxed(complaint: str) -> str:
     return " ".join(itertools.takewhile(inside, below)).strip().rstrip(".") or complaint
 
 
-def _take(flags: list[str], flag: str) -> tuple[list[str], str | None]:
+def take(flags: list[str], flag: str) -> tuple[list[str], str | None]:
     """The flags without `flag VALUE` (or `flag=VALUE`), and the value if it was there."""
     for i, word in enumerate(flags):
         name, joined, value = word.partition("=")

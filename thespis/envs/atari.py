@@ -7,8 +7,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from thespis.env_config import EnvConfig
 from thespis.errors import EnvError, ThespisError
 from thespis.types import Array
 
@@ -37,6 +39,15 @@ def register() -> None:
     except ImportError as error:
         raise ThespisError('Atari environments need ale-py; install it with: pip install "thespis[atari]"') from error
     gym.register_envs(ale_py)
+
+
+def is_atari(spec: EnvSpec) -> bool:
+    return spec.namespace == "ALE" and spec.vector_entry_point is not None
+
+
+def stacked(cfg: EnvConfig) -> dict[str, Any]:
+    """The arguments of the constructor; the emulator stacks frames itself."""
+    return {**({} if cfg.frame_stack is None else {"stack_num": cfg.frame_stack}), **cfg.kwargs}
 
 
 def make(env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> VectorEnv[Any, Any, Any]:
@@ -82,3 +93,27 @@ class FilmedAtari(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         self._player.close()
         self._camera.close()
+
+
+class OneAtari(gym.Env[Array, np.int64]):
+    """One game of the native vector as a Python environment, for what is put around single environments."""
+
+    def __init__(self, env_id: str, kwargs: Mapping[str, Any], film: bool) -> None:
+        self._vector = FilmedAtari(env_id, kwargs) if film else make(env_id, 1, kwargs)
+        self.metadata = dict(self._vector.metadata)
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        obs, _ = self._vector.reset(seed=seed)
+        return obs[0].copy(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, rewards, terminated, truncated, _ = self._vector.step(np.array([action], np.int64))
+        return obs[0].copy(), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    def render(self) -> Any:
+        return self._vector.render()[0]  # type: ignore[index]
+
+    def close(self) -> None:
+        self._vector.close()

@@ -10,17 +10,20 @@ What the three modes return when action a2 ends an episode with observation F, a
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from thespis.envs.spaces import Leaf, env_actions, leaves, observation_space
-from thespis.envs.sync import SEEDS
+from thespis.envs.infos import SUCCESS, numbers
+from thespis.envs.spaces import Leaf, env_actions, leaves, limits, observation_space
+from thespis.envs.sync import SEEDS, SyncVector
 from thespis.errors import EnvError, ThespisError
 from thespis.types import Array, Episode, Tree, map_tree
+from thespis.watch import watched
 
 _BOOL, _FLOAT = np.dtype(np.bool_), np.dtype(np.float32)
 _LARGEST = np.array(np.finfo(np.float32).max, np.float64)  # compared with faster than a number
@@ -35,7 +38,7 @@ class EnvStep:
     """What one step of B environments answered. The arrays are valid until the next step: copy what you keep.
 
     `obs`: `[B, ...]`, what the policy acts on next. `rewards`: float32 `[B]`. `terminated`, `truncated`: bool `[B]`.
-    `valid`: bool `[B]`, false where the action was ignored because the environment was reset instead.
+    `valid`: bool `[B]`, false where the action was ignored: the environment was reset instead, or is parked.
     `first`: bool `[B]`, `obs` opens an episode.
     `final_obs`: `[B, ...]`, meaningful where an episode ended; None when `obs` itself is the last observation there.
     `episodes`: those that ended here, with the rewards as the environment gave them.
@@ -52,6 +55,11 @@ class EnvStep:
     final_obs: Tree | None
     episodes: list[Episode]
     usual: bool = False
+
+    @property
+    def taken(self) -> int:
+        """Environment steps that it was: an action that was ignored is none."""
+        return len(self.valid) if self.usual else int(np.count_nonzero(self.valid))
 
 
 class Environments:
@@ -72,11 +80,17 @@ class Environments:
         self._env_actions = env_actions(self.action_space)
         self._vector, self._mode = vector, mode
         self._leaves = leaves(self.observation_space)
+        self._limits = limits(self.observation_space)
         self._only = self._leaves[0] if self._leaves[0].key is None else None
         self._row = (self.num_envs,)
         self._shapes = [(self.num_envs, *leaf.shape) for leaf in self._leaves]
         self._seed, self._resets = 0, 0
+        self._tracked: tuple[str, ...] = (SUCCESS,)
         self._clear()
+
+    def track(self, names: Iterable[str]) -> None:
+        """Give episodes these numbers of the `info` of their last step, beside `is_success`."""
+        self._tracked = tuple(dict.fromkeys((SUCCESS, *names)))
 
     def _clear(self) -> None:
         self._episodes = [0] * self.num_envs
@@ -87,6 +101,7 @@ class Environments:
         self._always = np.ones(self.num_envs, np.bool_)
         self._over = self._never.copy()  # episodes that the previous step ended
         self._any_over = False
+        self._playing: Array | None = None  # those that are not parked, if some are
 
     def reset(self, seed: int) -> Tree:
         """Open episode 0 everywhere; the same seed and actions give the same stream."""
@@ -126,11 +141,24 @@ class Environments:
                 obs, final = self._reopen(obs, over, info)
             else:
                 obs = self._observations(obs, self._never)
+        if self._playing is not None:
+            first, valid, usual = first & self._playing, valid & self._playing, False
         rewards = self._check_rewards(raw)
         self._returns += raw
         self._now += 1
-        episodes = self._finish(over) if any_over else []
+        episodes = self._finish(over, info) if any_over else []
         return EnvStep(obs, rewards, terminated, truncated, valid, first, final, episodes, usual)
+
+    def park(self, rows: Array) -> int:
+        """Do not step these, bool `[B]`, until the next reset; returns how many the next step will step.
+
+        Python environments stay as they are. A native vector steps all that it has, these too.
+        """
+        if not isinstance(self._vector, SyncVector):
+            return self.num_envs
+        self._vector.park(rows)
+        self._playing = ~rows
+        return self.num_envs - int(np.count_nonzero(rows))
 
     def render(self) -> Array:
         """The picture of environment 0, uint8 `[H, W, 3]`, if it was made with `render_mode="rgb_array"`."""
@@ -151,7 +179,8 @@ class Environments:
 
     def close(self) -> None:
         """Close every environment; harmless when done twice."""
-        self._vector.close()
+        with watched("close"):
+            self._vector.close()
 
     def _reset_vector(self, mask: Array | None) -> Any:
         # A new seed at each reset, apart by num_envs: the vector adds up to num_envs - 1 to it.
@@ -193,12 +222,12 @@ class Environments:
                 target[index] = row
         return copy
 
-    def _finish(self, over: Array) -> list[Episode]:
+    def _finish(self, over: Array, info: dict[str, Any]) -> list[Episode]:
         returns, began, ended = self._returns, self._began, []
         # The reset row of next-step autoreset is no step.
         begin = self._now + (self._mode is AutoresetMode.NEXT_STEP)
         for env in over.nonzero()[0].tolist():  # seldom more than a few, so faster than by arrays
-            ended.append(Episode(returns.item(env), self._now - began[env]))
+            ended.append(Episode(returns.item(env), self._now - began[env], numbers(info, env, self._tracked)))
             returns[env], began[env] = 0.0, begin
             self._episodes[env] += 1
         return ended
@@ -238,11 +267,24 @@ class Environments:
                 raise _anywhere(str(error)) from error
         if array.shape != shape:
             raise _anywhere(f"{leaf.name} has shape {array.shape[1:]}, the space says {leaf.shape}")
-        if leaf.dtype.kind == "f" and not _sound(array):
-            finite = np.isfinite(array)
-            rows = np.count_nonzero(finite.reshape(self.num_envs, -1), axis=1) < array[0].size
-            raise self._error(rows, f"{leaf.name} holds {array[~finite][0]}", opened)
+        if leaf.dtype.kind == "f":
+            if not _sound(array):
+                self._refuse(leaf, array, np.isfinite(array), opened)
+        elif leaf.key in self._limits:
+            low, high = self._limits[leaf.key]
+            inside = (array >= low) & (array <= high)
+            if 0 in inside.tobytes():
+                self._refuse(leaf, array, inside, opened)
         return array
+
+    def _refuse(self, leaf: Leaf, array: Array, good: Array, opened: Array) -> NoReturn:
+        """Name the first environment whose observation is not `good` everywhere."""
+        rows = np.count_nonzero(good.reshape(self.num_envs, -1), axis=1) < array[0].size
+        what = f"{leaf.name} holds {array[~good][0]}"
+        if leaf.key in self._limits:
+            low, high = (np.broadcast_to(end, array.shape)[~good][0] for end in self._limits[leaf.key])
+            what += f", the space says {low} to {high}"
+        raise self._error(rows, what, opened)
 
     def _error(self, rows: Array, what: str, opened: Array | None = None) -> EnvError:
         """An error that names the first of `rows`, at the step being taken."""

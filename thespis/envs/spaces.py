@@ -52,9 +52,13 @@ class Leaf:
 def observation_space(space: AnySpace) -> AnySpace:
     """`space` as a policy sees it, with every float as float32; refuses what no network here can take."""
     if isinstance(space, Dict):
-        if not space.spaces or any(isinstance(part, Dict) for part in space.spaces.values()):
-            raise ThespisError(f"observation space {space} is not supported; flatten it into one non-empty, flat Dict")
+        if not space.spaces or any(isinstance(part, Dict | Tuple) for part in space.spaces.values()):
+            raise ThespisError(
+                f"observation space {space} is not supported; flatten it into one non-empty, flat Dict or Tuple"
+            )
         return Dict({key: observation_space(part) for key, part in space.spaces.items()})
+    if 0 in (space.shape or ()):
+        raise ThespisError(f"observation space {space} holds no numbers; leave it out, or give it at least one")
     if isinstance(space, Box):
         if np.issubdtype(space.dtype, np.floating) and space.dtype != np.float32:
             with np.errstate(over="ignore"):  # bounds beyond float32 are as good as none
@@ -64,8 +68,26 @@ def observation_space(space: AnySpace) -> AnySpace:
         return space
     raise ThespisError(
         f"observation space {type(space).__name__} is not supported; "
-        "wrap the environment so that it is Box, Discrete, MultiDiscrete, MultiBinary, or a flat Dict of these"
+        "wrap the environment so that it is Box, Discrete, MultiDiscrete, MultiBinary, or a flat Dict or Tuple of these"
     )
+
+
+def limits(space: AnySpace) -> dict[str | None, tuple[Array, Array]]:
+    """The least and greatest values of the integers in an observation, by key, where the dtype alone does not say."""
+    found: dict[str | None, tuple[Array, Array]] = {}
+    parts: Any = space.spaces.items() if isinstance(space, Dict) else [(None, space)]
+    for key, part in parts:
+        if isinstance(part, Discrete):
+            found[key] = np.asarray(part.start), np.asarray(part.start + part.n - 1)
+        elif isinstance(part, MultiDiscrete):
+            found[key] = part.start, part.start + part.nvec - 1
+        elif isinstance(part, MultiBinary):
+            found[key] = np.zeros((), np.int8), np.ones((), np.int8)
+        elif isinstance(part, Box) and part.dtype.kind in "iu":
+            any_value = np.iinfo(part.dtype)
+            if (part.low > any_value.min).any() or (part.high < any_value.max).any():
+                found[key] = part.low, part.high
+    return found
 
 
 def leaves(space: AnySpace) -> list[Leaf]:
@@ -134,6 +156,8 @@ def env_actions(space: AnySpace) -> Callable[[Array], Array]:
     Policies count from 0 and live in [-1, 1]: discrete actions are shifted by the space's start; each bounded dimension
     of a Box is stretched to its bounds, an unbounded one is taken as it is; the result is clipped to the bounds.
     """
+    if 0 in (space.shape or ()):
+        raise ThespisError(f"action space {space} holds no numbers, so there is nothing to learn; give it at least one")
     if isinstance(space, Discrete | MultiDiscrete):
         start = space.start
         return (lambda actions: actions + start) if np.any(start) else (lambda actions: actions)

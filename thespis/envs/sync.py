@@ -10,9 +10,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from thespis.envs.infos import ENDED
 from thespis.envs.spaces import leaves, observation_space
 from thespis.errors import EnvError, ThespisError
 from thespis.types import Array, Tree
+from thespis.watch import watched
 
 OnEnv = Callable[[int, int, int], None]
 SEEDS = 2**31
@@ -34,8 +36,9 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         self.metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.envs: list[gym.Env[Any, Any]] = []
         try:
-            for _ in range(num_envs):
-                self.envs.append(build())
+            for index in range(num_envs):
+                with watched("make", index):
+                    self.envs.append(build())
             self._adopt_spaces()
         except BaseException:
             self.close()
@@ -46,8 +49,10 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         self._terminated, self._truncated = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
         self._episodes, self._steps = [0] * num_envs, [0] * num_envs
         self._over = [False] * num_envs
+        self._ended: dict[int, Any] = {}
         self._seed = 0
         self._on_env = on_env
+        self._parked = [False] * num_envs
 
     def _adopt_spaces(self) -> None:
         first = self.envs[0]
@@ -62,25 +67,42 @@ class SyncVector(VectorEnv[Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
         self._seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) if seed is None else seed
         self._episodes = [0] * self.num_envs
+        self._parked = [False] * self.num_envs
         for index in range(self.num_envs):
             self._open(index)
         return self._observations(), {}
 
     def step(self, actions: Array) -> tuple[Tree, Array, Array, Array, dict[str, Any]]:
+        self._ended = {}
         for index in range(self.num_envs):
-            if self._over[index]:
+            if self._parked[index]:
+                self._rewards[index] = 0.0
+                self._terminated[index] = self._truncated[index] = False
+            elif self._over[index]:
                 self._episodes[index] += 1
                 self._open(index)
             else:
                 self._advance(index, actions[index])
-        return self._observations(), self._rewards, self._terminated, self._truncated, {}
+        return self._observations(), self._rewards, self._terminated, self._truncated, {ENDED: self._ended}
+
+    def park(self, rows: Array) -> None:
+        """Leave these environments, bool `[B]`, as they are until the next reset. Steps say no more of them."""
+        self._parked = rows.tolist()
 
     def render(self) -> tuple[Any, ...]:
         return tuple(env.render() for env in self.envs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        for env in self.envs:
-            env.close()
+        """Close all of them, and only then say what went wrong with the first that failed."""
+        errors: list[Exception] = []
+        for index, env in enumerate(self.envs):
+            try:
+                with watched("close", index):
+                    env.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _open(self, index: int) -> None:
         self._enter(index, 0)
@@ -96,7 +118,7 @@ class SyncVector(VectorEnv[Any, Any, Any]):
     def _advance(self, index: int, action: Any) -> None:
         self._enter(index, self._steps[index] + 1)
         try:
-            obs, reward, terminated, truncated, _ = self.envs[index].step(action)
+            obs, reward, terminated, truncated, info = self.envs[index].step(action)
         except Exception as error:
             raise self._error(index, f"step raised {type(error).__name__}: {error}") from error
         if not isinstance(reward, _NUMBERS):
@@ -108,6 +130,8 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         self._rewards[index] = reward
         self._terminated[index], self._truncated[index] = terminated, truncated
         self._over[index] = bool(terminated or truncated)
+        if self._over[index]:
+            self._ended[index] = info
         self._write(index, obs)
 
     def _enter(self, index: int, step: int) -> None:

@@ -7,27 +7,20 @@ beside what no waiting gains, as long as steps are small.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from thespis.algorithms.flat import Flat, build_flat, decayed
-from thespis.algorithms.optimizers import clip_gradients
+from thespis.algorithms.updates.flat import Flat, build_flat, decayed
+from thespis.algorithms.updates.optimizers import clip_gradients
 from thespis.budget import Budget, Spending
 from thespis.config import OptimizerConfig
+from thespis.edges import JoinShared
 from thespis.exchange.push_pull import HasParameters, flatten, layout
-from thespis.exchange.shared import Place, attach
+from thespis.exchange.shared import attach
 from thespis.runtime.context import Context
-from thespis.types import Array, Layout, Version
-
-
-class JoinBlock(Protocol):
-    name: str
-
-    def __call__(self, worker: int, values: Array, layout: Layout, /) -> Awaitable[Place]: ...
+from thespis.types import Array, Version
 
 
 class Hogwild:
@@ -37,13 +30,14 @@ class Hogwild:
     """
 
     def __init__(
-        self, ctx: Context, network: HasParameters, cfg: OptimizerConfig, join: JoinBlock, budget: Budget
+        self, ctx: Context, network: HasParameters, cfg: OptimizerConfig, join: JoinShared, budget: Budget
     ) -> None:
         self._ctx, self._cfg, self._join, self._spending = ctx, cfg, join, Spending(budget, ctx.now)
         self._layout, self._flat = layout(network), flatten(network)
         self._optimizer: Flat = build_flat(cfg, len(self._flat))
         self._shared: dict[str, Array] = {}
         self._seen = 0
+        self._batch_steps = self._uncounted = 0
 
     @property
     def version(self) -> Version:
@@ -56,14 +50,25 @@ class Hogwild:
         self._spending.seconds = float(self._shared["seconds"].max())
         self._adopt()
 
-    async def apply(self, gradients: list[Tensor], progress: float, steps: int) -> bool:
+    def begin_batch(self, steps: int) -> None:
+        """Others see these steps with the next gradients."""
+        self._batch_steps = steps
+        self._uncounted += steps
+
+    def end_batch(self) -> None:
+        """Steps count where the parameters are, with the gradients that they came with."""
+
+    async def apply(self, gradients: list[Tensor] | None) -> bool:
         """Change the shared parameters in place, then copy them; False if the gradients were not finite."""
+        if gradients is None:
+            return False
         shared, me = self._shared, self._ctx.identity.index
         async with self._ctx.work("apply", items=len(self._flat)):
             norm = clip_gradients(gradients, self._cfg.clip or math.inf)
             if not math.isfinite(norm):
                 return False
-            shared["steps"][me] += steps
+            shared["steps"][me] += self._uncounted
+            self._uncounted = 0
             rate = self._cfg.learning_rate
             if self._cfg.anneal:
                 rate = decayed(rate, self._spending.share(int(shared["steps"].sum())))
@@ -74,7 +79,7 @@ class Hogwild:
             shared["updates"][me] += 1
             self._adopt()
         self._ctx.count("updates")
-        self._ctx.lag(np.array([behind]), weight=max(1, steps))
+        self._ctx.lag(np.array([behind]), weight=max(1, self._batch_steps))
         self._ctx.record("train/grad_norm", norm)
         self._ctx.record("train/learning_rate", rate)
         return True

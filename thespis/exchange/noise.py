@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from thespis.algorithms.evolution import fill_noise
+from thespis.algorithms.updates.evolution import fill_noise
 from thespis.exchange.shared import Block, Place, attach
 from thespis.types import Array
 

@@ -7,7 +7,7 @@ version. A pull over several servers is not one moment: what a worker then holds
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from thespis.algorithms.optimizers import clip_gradients
+from thespis.algorithms.updates.optimizers import clip_gradients
+from thespis.edges import After, Join, Push
+from thespis.edges import PullSlice as PullSlice
 from thespis.errors import ThespisError
 from thespis.exchange.precision import encode
 from thespis.runtime.context import Context
@@ -28,30 +30,6 @@ class HasParameters(Protocol):
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
     def state_dict(self) -> dict[str, Any]: ...
-
-
-class Join(Protocol):
-    name: str
-
-    def __call__(self, worker: int, values: Array, layout: Layout, /) -> Awaitable[tuple[Slice, int]]: ...
-
-
-class Push(Protocol):
-    name: str
-
-    def __call__(self, wire: Array, stamp: Stamp, /) -> Awaitable[Slice | None]: ...
-
-
-class PullSlice(Protocol):
-    name: str
-
-    def __call__(self, newer_than: Version | None, /) -> Awaitable[Slice | None]: ...
-
-
-class After(Protocol):
-    name: str
-
-    def __call__(self, updates: int, /) -> Awaitable[None]: ...
 
 
 class PushPull:
@@ -76,6 +54,7 @@ class PushPull:
         self._bounds = cut(len(self._flat), len(pushes))
         self._versions: list[Version] = []
         self._number = self._clock = 0
+        self._batch_steps = self._uncounted = 0
 
     @property
     def version(self) -> Version:
@@ -88,8 +67,21 @@ class PushPull:
         clocks = [await self._ctx.wait(join.name, call) for join, call in zip(self._joins, calls, strict=True)]
         self._clock = max(clocks)
 
-    async def apply(self, gradients: list[Tensor], progress: float, steps: int) -> bool:
-        """Push, and adopt what comes back; False if the gradients were not finite and nothing was sent."""
+    def begin_batch(self, steps: int) -> None:
+        """The servers learn of these steps with the next push."""
+        self._batch_steps = steps
+        self._uncounted += steps
+
+    def end_batch(self) -> None:
+        """Steps count where the parameters are, with the gradients that they came with."""
+
+    async def apply(self, gradients: list[Tensor] | None) -> bool:
+        """Push, and adopt what comes back; False if the gradients were not finite and nothing was sent.
+
+        A server waits for gradients and not for votes: without any, this worker goes on to its next batch.
+        """
+        if gradients is None:
+            return False
         norm = clip_gradients(gradients, self._clip or math.inf)
         if not math.isfinite(norm):
             return False
@@ -98,9 +90,10 @@ class PushPull:
         wire = encode(flat, self._dtype)
         self._number += 1
         self._clock += 1
-        calls = [self._ctx.ahead(self._push(shard, wire, steps)) for shard in range(len(self._bounds))]
+        calls = [self._ctx.ahead(self._push(shard, wire, self._uncounted)) for shard in range(len(self._bounds))]
         for push, call in zip(self._pushes, calls, strict=True):
             await self._ctx.wait(push.name, call)
+        self._uncounted = 0
         return True
 
     def state(self) -> dict[str, Array]:
@@ -123,7 +116,7 @@ class PushPull:
             number=self._number,
             computed_at=self._versions[shard],
             steps=steps,
-            weight=float(steps) if self._by_steps else 1.0,
+            weight=float(self._batch_steps) if self._by_steps else 1.0,
             clock=self._clock,
         )
         answer = await self._pushes[shard](wire[self._bounds[shard]], stamp)

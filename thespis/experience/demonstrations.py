@@ -30,6 +30,7 @@ from safetensors.numpy import load_file, save_file
 from thespis.envs.spaces import AnySpace, Spaces, leaves, policy_actions
 from thespis.errors import ThespisError
 from thespis.runs.commit import CorruptCheckpoint, commit_directory, stage, to_json, verify
+from thespis.runs.files import read_bytes
 from thespis.types import AGELESS, Array, Inputs, Tree, Unroll, map_tree
 
 _FORMAT, _VERSION = "thespis demonstrations", 1
@@ -76,8 +77,8 @@ def load(path: Path) -> list[Demonstration]:
     if not path.is_dir():
         raise ThespisError(f"there are no demonstrations in {path}; `thespis record` writes some")
     try:
-        verify(path)
-        about = json.loads((path / _ABOUT).read_bytes())
+        verify(path, (_ABOUT, _EPISODES))
+        about = json.loads(read_bytes(path / _ABOUT, follow=False))
         if (about["format"], about["version"]) != (_FORMAT, _VERSION):
             raise ThespisError(f"{path} holds {about['format']} {about['version']}, not {_FORMAT} {_VERSION}")
         return _episodes(path, load_file(path / _EPISODES))

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
 
+from thespis.edges import SampleLabelled
 from thespis.runtime.context import Context
-from thespis.types import Labelled, Version, lags
-
-
-class Sample(Protocol):
-    """The edge to the train buffer."""
-
-    name: str
-
-    def __call__(self, items: int, /) -> Awaitable[list[Labelled]]: ...
+from thespis.types import Array, Labelled, Version, lags
 
 
 class Labels:
     """One batch after the other, the next one always asked for before the trainer starts on this one."""
 
     def __init__(
-        self, ctx: Context, sample: Sample, version: Callable[[], Version], shards: int, trainers: int
+        self, ctx: Context, sample: SampleLabelled, version: Callable[[], Version], shards: int, trainers: int
     ) -> None:
         """`version`: the trainer's, of all `shards` together. `trainers`: each counts its share of the steps."""
         self._ctx, self._sample, self._version = ctx, sample, version
@@ -41,7 +33,7 @@ class Labels:
         self._ctx.record("label/age", float(age.mean()), maximum=float(age.max()))
         return batch
 
-    async def settle(self, batch: Labelled) -> None:
+    async def done(self, batch: Labelled, priorities: Array | None) -> None:
         """A label is used once."""
 
     async def close(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from thespis.edges import Draw, Prioritise
 from thespis.experience.joined import joined
-from thespis.experience.sources import Draw, Prioritise
 from thespis.runtime.context import Context
 from thespis.types import Array, Drawn, State
 
@@ -72,17 +72,17 @@ class Mixed:
         self._ctx.record("replay/demo_share", self._shares[-1] / self._batch)
         return batch
 
-    async def settle(self, batch: Drawn) -> None:
-        if batch.priorities is None:
+    async def done(self, batch: Drawn, priorities: Array | None) -> None:
+        if priorities is None:
             return
         cuts = np.cumsum(self._shares)[:-1]
-        parts = zip(self._origins, np.split(batch.keys, cuts), np.split(batch.priorities, cuts), strict=True)
-        for index, (origin, keys, priorities) in enumerate(parts):
+        parts = zip(self._origins, np.split(batch.keys, cuts), np.split(priorities, cuts), strict=True)
+        for index, (origin, keys, part) in enumerate(parts):
             if origin.prioritise is None or not len(keys):
                 continue
             if index in self._sent:
                 await self._ctx.wait(origin.prioritise.name, self._sent[index])
-            self._sent[index] = self._ctx.ahead(origin.prioritise(keys, priorities))
+            self._sent[index] = self._ctx.ahead(origin.prioritise(keys, part))
 
     async def close(self) -> None:
         for task in (*(self._asked.calls if self._asked else ()), *self._sent.values()):

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thespis.config import Spec, locate, resolve
+from thespis.env_config import EnvConfig
 from thespis.envs.autoreset import Environments
-from thespis.envs.make import make
+from thespis.envs.make import EnvLike, make
 from thespis.envs.spaces import Spaces, env_actions, policy_actions
 from thespis.errors import ThespisError
 from thespis.experience.demonstrations import Demonstration, fitted, load
 from thespis.roles.actor import first_inputs, next_inputs
 from thespis.types import Array, Inputs, Tree, map_tree
+from thespis.user_code import Spec, locate, resolve
 
 if TYPE_CHECKING:
     from thespis.trained import TrainedPolicy
@@ -28,13 +29,13 @@ _LONGEST = 1_000_000
 """Steps after which an episode of somebody else's policy is taken never to end."""
 
 
-def gather(source: Spec, env: Spec, episodes: int, seed: int) -> list[Demonstration]:
+def gather(source: Spec, env: EnvLike | EnvConfig, episodes: int, seed: int) -> list[Demonstration]:
     """Up to `episodes` demonstrations in `env`, checked against its spaces.
 
     `source`: a directory that `thespis record` wrote, `minari:NAME` of a dataset on this machine, or a scripted policy
     (`file.py::function`, `module::function`, or the function), which plays that many episodes from `seed` on.
     """
-    envs = make(resolve(env), 1)
+    envs = make(env, 1)
     try:
         spaces, name = Spaces(envs.observation_space, envs.action_space), source
         if callable(source) or "::" in source:
@@ -49,8 +50,8 @@ def gather(source: Spec, env: Spec, episodes: int, seed: int) -> list[Demonstrat
     return fitted(found, spaces, str(name))
 
 
-def record(envs: Environments, act: Act, episodes: int, seed: int) -> list[Demonstration]:
-    """Whole episodes of one environment, one after the other."""
+def record(envs: Environments, act: Act, episodes: int, seed: int, longest: int | None = None) -> list[Demonstration]:
+    """Whole episodes of one environment, one after the other. Those that take `longest` steps are truncated there."""
     policy_actions(envs.action_space)  # refuses what cannot be read back
     to_env = env_actions(envs.action_space)
     made: list[Demonstration] = []
@@ -66,12 +67,13 @@ def record(envs: Environments, act: Act, episodes: int, seed: int) -> list[Demon
             seen.append(_row(step.final_obs if over and step.final_obs is not None else step.obs))
             done.append(to_env(actions)[0])
             rewards.append(step.rewards[0])
-        if over:
+        cut = not over and longest is not None and len(done) >= longest
+        if over or cut:
             obs = map_tree(lambda *rows: np.stack(rows), *seen)
             made.append(Demonstration(obs, np.stack(done), np.stack(rewards), bool(step.terminated[0])))
-        inputs = next_inputs(step, actions)
+        inputs = next_inputs(step, actions) if not cut else first_inputs(envs.reset(seed + len(made)), envs)
         if inputs.first[0]:
-            seen, done, rewards = [_row(step.obs)], [], []
+            seen, done, rewards = [_row(inputs.obs)], [], []
         if len(done) > _LONGEST:
             raise ThespisError(f"an episode has not ended after {_LONGEST:,} steps; give the environment a time limit")
     return made

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from thespis.algorithms.rescaling import rescale, unscale
+from thespis.algorithms.updates.rescaling import rescale, unscale
 from thespis.experience.steps import GOES_ON, NOTHING, TERMINATED, Steps
 from thespis.types import Array, Inputs, Sequences, State, Unroll, map_tree
 

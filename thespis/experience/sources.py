@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from thespis.edges import Draw, InsertStream, Prioritise, Sample
 from thespis.experience.joined import joined
 from thespis.experience.writers import concatenate
 from thespis.runtime.context import Context
 from thespis.types import Array, Drawn, Stream, Unroll, Version
-
-
-class Sample(Protocol):
-    """The edge to a queue."""
-
-    name: str
-
-    def __call__(self, items: int, /) -> Awaitable[list[Unroll]]: ...
 
 
 class Batches:
@@ -41,7 +33,7 @@ class Batches:
         await asyncio.sleep(0)
         return concatenate(unrolls)
 
-    async def settle(self, batch: Unroll) -> None:
+    async def done(self, batch: Unroll, priorities: Array | None) -> None:
         """A queue wants nothing back."""
 
     async def close(self) -> None:
@@ -70,27 +62,11 @@ class Rounds:
                 self._ctx.count("dropped/late_unrolls", len(sampled) - len(present))
         return concatenate(unrolls)
 
-    async def settle(self, batch: Unroll) -> None:
+    async def done(self, batch: Unroll, priorities: Array | None) -> None:
         """A queue wants nothing back."""
 
     async def close(self) -> None:
         """Nothing is asked for ahead."""
-
-
-class Draw(Protocol):
-    """The edge to a replay table."""
-
-    name: str
-
-    def __call__(self, items: int, /) -> Awaitable[Drawn]: ...
-
-
-class Prioritise(Protocol):
-    """The edge that takes new priorities back."""
-
-    name: str
-
-    def __call__(self, keys: Array, priorities: Array, /) -> Awaitable[None]: ...
 
 
 class Draws:
@@ -132,14 +108,14 @@ class Draws:
             self._drawn = self._cut(shares)
         return self._drawn.pop()
 
-    async def settle(self, batch: Drawn) -> None:
-        if not self._prioritise or batch.priorities is None:
+    async def done(self, batch: Drawn, priorities: Array | None) -> None:
+        if not self._prioritise or priorities is None:
             return
         for edge, sent in zip(self._prioritise, self._sent, strict=False):
             await self._ctx.wait(edge.name, sent)
         shards = len(self._prioritise)
-        parts = zip(self._prioritise, np.split(batch.keys, shards), np.split(batch.priorities, shards), strict=True)
-        self._sent = [self._ctx.ahead(prioritise(keys, priorities)) for prioritise, keys, priorities in parts]
+        parts = zip(self._prioritise, np.split(batch.keys, shards), np.split(priorities, shards), strict=True)
+        self._sent = [self._ctx.ahead(prioritise(keys, part)) for prioritise, keys, part in parts]
 
     async def close(self) -> None:
         for drawn in self._next:
@@ -160,21 +136,13 @@ class Draws:
         return [joined([share.part(start, start + self._part) for share in shares]) for start in reversed(starts)]
 
 
-class Insert(Protocol):
-    """The edge that takes unrolls of a named stream."""
-
-    name: str
-
-    def __call__(self, stream: Stream, unroll: Unroll, /) -> Awaitable[int]: ...
-
-
 class Streamed:
     """Says whose unrolls these are, so that a replay can join them. `inserted`: what the replay had from all by then.
 
     That count outlives any actor, so schedules that follow it need nothing of their own in a checkpoint.
     """
 
-    def __init__(self, ctx: Context, insert: Insert) -> None:
+    def __init__(self, ctx: Context, insert: InsertStream) -> None:
         me = ctx.identity
         self._insert, self._stream = insert, Stream((me.role, me.index), me.incarnation)
         self.name = insert.name

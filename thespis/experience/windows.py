@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import numpy as np
-
 from thespis.envs.autoreset import Environments
 from thespis.experience.writers import UnrollWriter
 from thespis.networks.acting import Stepper
 from thespis.roles.actor import first_inputs, next_inputs
 from thespis.runtime.context import Context
-from thespis.types import Inputs, State, Unroll, Version
+from thespis.types import Array, Inputs, State, Unroll, Version
 
 
 class Windows:
@@ -52,7 +50,7 @@ class Windows:
         self._next = self._ctx.ahead(self._collect())
         return unroll
 
-    async def settle(self, batch: Unroll) -> None:
+    async def done(self, batch: Unroll, priorities: Array | None) -> None:
         """Nobody else has a share in what was collected here."""
 
     async def close(self) -> None:
@@ -61,6 +59,8 @@ class Windows:
         self._envs.close()
 
     async def _collect(self) -> Unroll:
+        if self._ctx.spent:
+            await self._ctx.rest()
         writer = self._writer or await self._reset()
         unroll = None
         while unroll is None:
@@ -69,6 +69,7 @@ class Windows:
                 acted = self._stepper.act(self._inputs, self._state)
             async with ctx.work("env_step", items=envs.num_envs):
                 step = envs.step(acted.actions)
+                ctx.took(step.taken)
             for episode in step.episodes:
                 ctx.episode(episode)
             self._inputs, self._state = next_inputs(step, acted.actions), acted.state
@@ -76,7 +77,6 @@ class Windows:
             if self._cut and (step.terminated | step.truncated).all():
                 unroll = unroll or writer.cut()
                 await self._reopen(writer)
-        self._ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
         return unroll
 
     async def _reset(self) -> UnrollWriter:

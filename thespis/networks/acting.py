@@ -7,7 +7,7 @@ import torch
 
 from thespis.errors import ThespisError
 from thespis.networks.fast import NumpyPolicy, numpy_policy
-from thespis.networks.heads import EpsilonGreedy
+from thespis.networks.heads import EpsilonGreedy, Explores
 from thespis.networks.inputs import TensorInputs, as_tensor
 from thespis.networks.policies import PolicyNetwork
 from thespis.types import Acted, Array, Inputs, State, map_tree
@@ -17,7 +17,7 @@ class Stepper:
     """One policy, stepped for B environments at a time with a random stream of its own."""
 
     def __init__(self, network: PolicyNetwork, rng: np.random.Generator) -> None:
-        self._network = network
+        self.network = network
         self._rng = rng
         self._distribution = network.distribution
         self._fast: NumpyPolicy | None = None
@@ -26,7 +26,7 @@ class Stepper:
 
     def initial_state(self, batch: int) -> State:
         """Recurrent state of `batch` environments at an episode start."""
-        return tuple(part.numpy() for part in self._network.initial_state(batch))
+        return tuple(part.numpy() for part in self.network.initial_state(batch))
 
     def act(self, inputs: Inputs, state: State, greedy: bool = False) -> Acted:
         """Choose an action for each of `[B]` inputs: drawn, or the likeliest if `greedy`."""
@@ -41,7 +41,7 @@ class Stepper:
     def _forward(self, inputs: Inputs, state: State) -> tuple[Array, State]:
         """Distribution parameters `[B, P]` and the state after this step."""
         if not self._looked:
-            self._fast, self._looked = numpy_policy(self._network, inputs.obs), True
+            self._fast, self._looked = numpy_policy(self.network, inputs.obs), True
         if self._fast is not None:
             assert not isinstance(inputs.obs, dict)
             return self._fast(inputs.obs), ()
@@ -55,15 +55,17 @@ class Stepper:
             _one_step(inputs.last_action),
             _one_step(inputs.last_reward),
         )
-        output = self._network.forward(tensors, tuple(as_tensor(part) for part in state))
+        output = self.network.forward(tensors, tuple(as_tensor(part) for part in state))
         params: Array = output.params[0].numpy()
         return params, tuple(part[-1].numpy() for part in output.states)
 
-    def explore(self, epsilon: float | Array) -> None:
-        """Set how often a policy on action values does not take the best action."""
-        if not isinstance(self._distribution, EpsilonGreedy):
-            raise ThespisError("this network is no network of action values; give its distribution as EpsilonGreedy(n)")
-        self._distribution.epsilon = epsilon
+    def explore(self, amount: float | Array) -> None:
+        """Set how much the policy explores, for all environments or for each: an epsilon, or a deviation of noise."""
+        if not isinstance(self._distribution, Explores):
+            raise ThespisError(
+                "this network's distribution has no `explore`; give it one, such as that of EpsilonGreedy"
+            )
+        self._distribution.explore(amount)
 
     def load(self, weights: dict[str, Array]) -> None:
         """Copy weights over the network's own, in place."""

@@ -37,6 +37,9 @@ class NoisyAction:
         self.size = self.features + 1
         self.sigma: float | Array = 0.0
 
+    def explore(self, amount: float | Array) -> None:
+        self.sigma = amount
+
     def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         nothing = torch.zeros(params.shape[:-1])
         return nothing, nothing
@@ -113,10 +116,9 @@ class DPGNetwork(Agent):
 class ValuingStepper(Stepper):
     """Explores, and says what its critic takes the noisy action and the policy's own to be worth."""
 
-    def __init__(self, network: DPGNetwork, rng: np.random.Generator, sigma: Array) -> None:
+    def __init__(self, network: DPGNetwork, rng: np.random.Generator) -> None:
         super().__init__(network, rng)
         self._critic, self._noise = network.critic, network.distribution
-        self._noise.sigma = sigma
 
     def act(self, inputs: Inputs, state: State, greedy: bool = False) -> Acted:
         params, _ = self._forward(inputs, state)
@@ -137,7 +139,7 @@ def bounded(space: spaces.Space[Any]) -> spaces.Box:
     """The action space, if a squashed policy can reach all of it."""
     if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
         raise ThespisError(
-            f"deterministic policy gradients need a Box of continuous actions, but the environment has {space}; "
+            f"policies squashed to bounds need a Box of continuous actions, but the environment has {space}; "
             "choose another architecture, such as apex, or wrap the environment"
         )
     if not space.is_bounded():

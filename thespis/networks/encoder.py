@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from thespis.config import NetworkConfig
 from thespis.errors import ThespisError
+from thespis.networks.images import NATURE_MIN_SIDE, is_image, least_side
 from thespis.networks.inputs import TensorTree
 from thespis.networks.normalize import Normalizer
-from thespis.networks.torso import MLP, NATURE_MIN_SIDE, ImageTorso, OneHotTorso, VectorTorso
+from thespis.networks.torso import MLP, ImageTorso, OneHotTorso, VectorTorso
 
 Torso = ImageTorso | OneHotTorso | VectorTorso
-
-
-class NetworkSettings(Protocol):
-    """What the stock networks read.
-
-    `torso`: auto, mlp, nature or resnet. `activation`: tanh or relu. `lstm`: hidden size, 0 for feed-forward.
-    """
-
-    @property
-    def torso(self) -> str: ...
-    @property
-    def hidden(self) -> Sequence[int]: ...
-    @property
-    def activation(self) -> str: ...
-    @property
-    def lstm(self) -> int: ...
-    @property
-    def normalize_observations(self) -> bool: ...
 
 
 class Encoder(nn.Module):
     """Observations `[N, ...]` (a tensor, or a dict of them) to features `[N, size]`."""
 
-    def __init__(self, space: spaces.Space[Any], cfg: NetworkSettings) -> None:
+    def __init__(self, space: spaces.Space[Any], cfg: NetworkConfig) -> None:
         super().__init__()
         if cfg.torso not in ("auto", "mlp", "nature", "resnet"):
             raise ThespisError(f"unknown torso '{cfg.torso}': choose auto, mlp, nature or resnet.")
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"obs": space}
-        if cfg.torso in ("nature", "resnet") and not any(_is_image(part) for part in parts.values()):
+        if cfg.torso in ("nature", "resnet") and not any(is_image(part) for part in parts.values()):
             raise ThespisError(
                 f"torso '{cfg.torso}' reads images (a Box of 3 axes of uint8), but the observations are {space}; "
                 "choose --torso auto or mlp."
@@ -71,11 +54,7 @@ class Encoder(nn.Module):
                 torso.normalizer.update(torso.rows(leaf))
 
 
-def _is_image(space: spaces.Space[Any]) -> bool:
-    return isinstance(space, spaces.Box) and len(space.shape) == 3 and space.dtype == np.uint8
-
-
-def _build_torso(name: str, space: spaces.Space[Any], cfg: NetworkSettings) -> Torso:
+def _build_torso(name: str, space: spaces.Space[Any], cfg: NetworkConfig) -> Torso:
     if isinstance(space, spaces.Discrete):
         return OneHotTorso([int(space.n)], [int(space.start)], cfg.hidden, cfg.activation)
     if isinstance(space, spaces.MultiDiscrete):
@@ -87,23 +66,23 @@ def _build_torso(name: str, space: spaces.Space[Any], cfg: NetworkSettings) -> T
             "Discrete, MultiDiscrete, MultiBinary and flat Dicts of these, so wrap the environment or pass your own "
             "network."
         )
-    if _is_image(space) and cfg.torso != "mlp":
+    if is_image(space) and cfg.torso != "mlp":
         return _build_image_torso(space, cfg)
     return _build_vector_torso(space, cfg)
 
 
-def _build_image_torso(space: spaces.Space[Any], cfg: NetworkSettings) -> Torso:
+def _build_image_torso(space: spaces.Space[Any], cfg: NetworkConfig) -> Torso:
     assert space.shape is not None
     if cfg.torso == "auto":
         # Grid worlds encode a few cells as tiny images, which no convolution of stride 4 can read.
-        sides = sorted(space.shape)[1:]
-        return ImageTorso(space.shape, "nature") if sides[0] >= NATURE_MIN_SIDE else _build_vector_torso(space, cfg)
+        large = least_side(space.shape) >= NATURE_MIN_SIDE
+        return ImageTorso(space.shape, "nature") if large else _build_vector_torso(space, cfg)
     return ImageTorso(space.shape, cfg.torso)
 
 
-def _build_vector_torso(space: spaces.Space[Any], cfg: NetworkSettings) -> Torso:
+def _build_vector_torso(space: spaces.Space[Any], cfg: NetworkConfig) -> Torso:
     assert space.shape is not None
     size = int(np.prod(space.shape))
-    normalizes = cfg.normalize_observations and not _is_image(space) and isinstance(space, spaces.Box)
+    normalizes = cfg.normalize_observations and not is_image(space) and isinstance(space, spaces.Box)
     scale = 1.0 / 255.0 if space.dtype == np.uint8 else 1.0
     return VectorTorso(MLP(size, cfg.hidden, cfg.activation), Normalizer(size) if normalizes else None, scale)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from thespis.config import EvolvedNetworkConfig
 from thespis.errors import ThespisError
 from thespis.networks.acting import Stepper, export_weights, load_weights
-from thespis.networks.encoder import NetworkSettings
 from thespis.networks.heads import DiagGaussian, build_distribution
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs, as_tensors
@@ -23,16 +23,11 @@ from thespis.networks.policies import Agent, Output, PolicyNetwork
 from thespis.types import Array, Inputs, Tree, map_tree
 
 
-class EvolvedSettings(NetworkSettings, Protocol):
-    @property
-    def virtual_batch_norm(self) -> bool: ...
-
-
 class Evolved(Agent):
     """One linear head that starts at zero. Without gradients there is nothing to learn a value or a deviation for."""
 
     def __init__(
-        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: EvolvedSettings
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: EvolvedNetworkConfig
     ) -> None:
         super().__init__(observation_space, build_distribution(action_space), cfg)
         gaussian = isinstance(self.distribution, DiagGaussian)
@@ -143,6 +138,14 @@ class EvolvedPolicy:
 
     def load(self, weights: dict[str, Array]) -> None:
         load_weights(self._network, weights)
+
+
+def moments_of(network: PolicyNetwork) -> Moments | None:
+    """The statistics that a network has brought along from another run, if any."""
+    for part in _modules(network, Normalizer):
+        if part.count:
+            return Moments(int(part.count), part.mean.numpy().copy(), part.var.numpy().copy())
+    return None
 
 
 def place_parameters(network: PolicyNetwork, flat: Array) -> None:

@@ -8,7 +8,7 @@ Actions are in the environment's own numbering and shape.
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -41,6 +41,21 @@ class Distribution(Protocol):
         """Actions `[..., *action]` as float vectors `[..., features]`, for networks that read their last action."""
 
 
+@runtime_checkable
+class Explores(Protocol):
+    """A distribution that explores as much as whoever acts sets it to."""
+
+    def explore(self, amount: float | Array) -> None:
+        """Set the amount, for all environments or, as `[B]`, for each."""
+
+
+class StochasticPolicy(Distribution, Protocol):
+    """A distribution whose distance from another one of its kind is known."""
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        """KL(old || new) `[...]`, in nats, of parameters `[..., size]`; can be differentiated twice."""
+
+
 _FEW = 8
 """Logits up to which Python's own numbers are faster than arrays: a process that has slept for a while finds a dozen
 functions of numpy cold, which takes it longer than all the sums."""
@@ -55,6 +70,10 @@ class Categorical:
     def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         logp, entropy = _Choice.apply(params, actions)  # type: ignore[no-untyped-call]
         return logp, entropy
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        before = old.log_softmax(-1)
+        return (before.exp() * (before - new.log_softmax(-1))).sum(-1)
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         if params.size <= _FEW:
@@ -154,6 +173,10 @@ class MultiCategorical:
         logps, entropies = zip(*(part.evaluate(logits, column) for part, logits, column in columns), strict=True)
         return torch.stack(logps).sum(0), torch.stack(entropies).sum(0)
 
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        logits = zip(self._parts, torch.split(old, self._sizes, -1), torch.split(new, self._sizes, -1), strict=True)
+        return torch.stack([part.kl(before, after) for part, before, after in logits]).sum(0)
+
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         return self._join([part.sample(logits, rng) for part, logits in self._split(params)])
 
@@ -194,6 +217,12 @@ class DiagGaussian:
         logp = -0.5 * (z * z).sum(-1) - spread - self.features * HALF_LOG_2PI
         return logp, spread + self.features * (0.5 + HALF_LOG_2PI)
 
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        """Per dimension: log(s' / s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2, with m', s' the new ones."""
+        (mean, log_std), (new_mean, new_log_std) = old.chunk(2, -1), new.chunk(2, -1)
+        spread = (2.0 * log_std).exp() + (mean - new_mean) ** 2
+        return (new_log_std - log_std + 0.5 * spread * (-2.0 * new_log_std).exp() - 0.5).sum(-1)
+
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         return self._draw(params, rng.standard_normal((len(params), self.features), np.float32))
 
@@ -219,6 +248,9 @@ class EpsilonGreedy:
     def __init__(self, n: int) -> None:
         self.size = self.features = n
         self.epsilon: float | Array = 0.0
+
+    def explore(self, amount: float | Array) -> None:
+        self.epsilon = amount
 
     def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         epsilon = torch.as_tensor(self.epsilon, dtype=params.dtype)[..., None]
@@ -250,7 +282,7 @@ def count_actions(space: spaces.Space[Any]) -> int:
     return int(space.n)
 
 
-def build_distribution(space: spaces.Space[Any]) -> Distribution:
+def build_distribution(space: spaces.Space[Any]) -> StochasticPolicy:
     """The distribution for an action space: Discrete, MultiDiscrete, or Box of floats."""
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n))

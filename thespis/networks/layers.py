@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from thespis.types import Array
@@ -50,7 +51,10 @@ def by_hand(x: Tensor, width: int) -> bool:
 
 
 class _Layers(torch.autograd.Function):
-    """`x` through linear layers, each with the activation after it. `arrays`: weight, bias, weight, bias, ..."""
+    """`x` through linear layers, each with the activation after it. `arrays`: weight, bias, weight, bias, ...
+
+    Gradients that are to be differentiated again (`create_graph`) are left to torch.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, tanh: bool, *arrays: Tensor) -> Tensor:
@@ -65,13 +69,15 @@ class _Layers(torch.autograd.Function):
                 np.maximum(h, 0.0, out=h)
             outputs.append(torch.from_numpy(h))
         ctx.tanh, ctx.layers = tanh, len(outputs)
-        ctx.save_for_backward(x, *outputs, *arrays[::2])
+        ctx.save_for_backward(x, *outputs, *arrays)
         return outputs[-1]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            return _differentiable(ctx, gradient)
         saved = [tensor.detach().numpy() for tensor in ctx.saved_tensors]
-        outputs, weights = saved[: ctx.layers + 1], saved[ctx.layers + 1 :]
+        outputs, weights = saved[: ctx.layers + 1], saved[ctx.layers + 1 :: 2]
         d = gradient.numpy()
         found: list[Tensor] = []
         for number in range(ctx.layers - 1, -1, -1):
@@ -80,6 +86,19 @@ class _Layers(torch.autograd.Function):
             if number or ctx.needs_input_grad[0]:
                 d = d @ weights[number]
         return torch.from_numpy(d) if ctx.needs_input_grad[0] else None, None, *found
+
+
+def _differentiable(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """What `_Layers.backward` returns, with the graph that led there."""
+    x, arrays = ctx.saved_tensors[0], ctx.saved_tensors[ctx.layers + 1 :]
+    output = x
+    for weight, bias in zip(arrays[::2], arrays[1::2], strict=True):
+        output = F.linear(output, weight, bias)
+        output = output.tanh() if ctx.tanh else output.relu()
+    wanted = [tensor for tensor in (x, *arrays) if tensor.requires_grad]
+    found = iter(torch.autograd.grad(output, wanted, gradient, create_graph=True))
+    of_x, *others = (next(found) if tensor.requires_grad else None for tensor in (x, *arrays))
+    return of_x, None, *others
 
 
 class _Heads(torch.autograd.Function):

@@ -6,13 +6,14 @@ Torch is not imported here: a worker whose policies are MLPs starts in a fractio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
+from thespis.config import EvolvedNetworkConfig
 from thespis.envs.spaces import Spaces
 from thespis.networks.moments import Moments
 from thespis.types import Array, Tree
@@ -30,21 +31,10 @@ class Members(Protocol):
         """The best action of policy k on row k of `[K, ...]` observations."""
 
 
-class NetworkForm(Protocol):
-    @property
-    def hidden(self) -> Sequence[int]: ...
-    @property
-    def activation(self) -> str: ...
-    @property
-    def normalize_observations(self) -> bool: ...
-    @property
-    def factory(self) -> Any: ...
-
-
 class MLPMembers:
     """MLPs, as one product of `[K, out, in]` with `[K, in, 1]` per layer."""
 
-    def __init__(self, number: int, spaces: Spaces, cfg: NetworkForm) -> None:
+    def __init__(self, number: int, spaces: Spaces, cfg: EvolvedNetworkConfig) -> None:
         sizes = layer_sizes(spaces, cfg)
         self.parameters: Array = np.zeros((number, count_parameters(sizes)), np.float32)
         self._layers = _views(self.parameters, sizes)
@@ -73,13 +63,13 @@ class MLPMembers:
         return rows if self._scale is None else rows * self._scale
 
 
-def reads_vectors(space: Space[Any], cfg: NetworkForm) -> bool:
+def reads_vectors(space: Space[Any], cfg: EvolvedNetworkConfig) -> bool:
     """Whether the stock network is an MLP on plain vectors here."""
     image = len(space.shape or ()) == 3 and space.dtype == np.uint8
     return isinstance(space, Box) and not image and not cfg.factory
 
 
-def layer_sizes(spaces: Spaces, cfg: NetworkForm) -> list[int]:
+def layer_sizes(spaces: Spaces, cfg: EvolvedNetworkConfig) -> list[int]:
     """Inputs, hidden layers and outputs of the MLP."""
     return [math.prod(spaces.observation_space.shape or ()), *cfg.hidden, _outputs(spaces.action_space)]
 

@@ -9,7 +9,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.networks.encoder import Encoder, NetworkSettings
+from thespis.config import NetworkConfig
+from thespis.networks.encoder import Encoder
 from thespis.networks.heads import DiagGaussian, Distribution, build_distribution
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs, TensorTree
@@ -62,7 +63,7 @@ class Agent(nn.Module):
         self,
         observation_space: spaces.Space[Any],
         distribution: Distribution,
-        cfg: NetworkSettings,
+        cfg: NetworkConfig,
         feedback: bool = True,
     ) -> None:
         """`feedback`: the core also reads what was done last and what it brought."""
@@ -102,24 +103,31 @@ class ActorCritic(Agent):
     """Two linear heads, policy and value: the agent of IMPALA, sized by its settings."""
 
     def __init__(
-        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: NetworkSettings
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: NetworkConfig
     ) -> None:
         super().__init__(observation_space, build_distribution(action_space), cfg)
-        self.log_std: nn.Parameter | None = None
-        outputs = self.distribution.size
-        if isinstance(self.distribution, DiagGaussian):
-            outputs = self.distribution.features
-            self.log_std = nn.Parameter(torch.zeros(outputs))
-        self.policy = orthogonal(nn.Linear(self.size, outputs), 0.01)
+        self.policy, self.log_std = policy_head(self.size, self.distribution)
         self.value = orthogonal(nn.Linear(self.size, 1), 1.0)
 
     def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
         steps, batch = inputs.first.shape
         features, states = self.features(inputs, state)
         params, values = branch(features, (self.policy, self.value))
-        if self.log_std is not None:
-            params = torch.cat([params, self.log_std.expand_as(params)], -1)
+        params = with_deviations(params, self.log_std)
         return Output(params.view(steps, batch, -1), values.view(steps, batch), states)
+
+
+def policy_head(size: int, distribution: Distribution) -> tuple[nn.Linear, nn.Parameter | None]:
+    """A layer from features to logits or means, and for normals the logs of deviations, alike in every state."""
+    if isinstance(distribution, DiagGaussian):
+        outputs = distribution.features
+        return orthogonal(nn.Linear(size, outputs), 0.01), nn.Parameter(torch.zeros(outputs))
+    return orthogonal(nn.Linear(size, distribution.size), 0.01), None
+
+
+def with_deviations(params: Tensor, log_std: Tensor | None) -> Tensor:
+    """What `policy_head` gave, `[N, ...]`, as parameters of the distribution."""
+    return params if log_std is None else torch.cat([params, log_std.expand_as(params)], -1)
 
 
 def final_values(network: PolicyNetwork, output: Output, final: TensorInputs, index: Sequence[Tensor]) -> Tensor:

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.networks.encoder import NetworkSettings
+from thespis.config import QNetworkConfig
 from thespis.networks.heads import EpsilonGreedy, count_actions
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs
 from thespis.networks.layers import branch
 from thespis.networks.policies import Agent, Output
-
-
-class QSettings(NetworkSettings, Protocol):
-    """`dueling`: the value of the observation and the advantage of each action have heads of their own.
-
-    `feedback`: the LSTM also reads the last action and reward.
-    """
-
-    @property
-    def dueling(self) -> bool: ...
-    @property
-    def feedback(self) -> bool: ...
 
 
 class QNetwork(Agent):
@@ -35,7 +23,9 @@ class QNetwork(Agent):
 
     distribution: EpsilonGreedy
 
-    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: QSettings) -> None:
+    def __init__(
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: QNetworkConfig
+    ) -> None:
         actions = count_actions(action_space)
         super().__init__(observation_space, EpsilonGreedy(actions), cfg, cfg.feedback)
         self.advantage = orthogonal(nn.Linear(self.size, actions), 1.0)

@@ -9,10 +9,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.algorithms.cem import Parts, Score, search, split, uniform
 from thespis.config import CEMConfig, DPGNetworkConfig, ScoredNetworkConfig
 from thespis.envs.spaces import action_parts, action_row
 from thespis.errors import ThespisError
+from thespis.networks.cem import Parts, Score, search, split, uniform
 from thespis.networks.dpg import Critic
 from thespis.networks.inputs import TensorInputs, TensorTree
 from thespis.networks.policies import Output
@@ -56,7 +56,11 @@ class Searched:
     def __init__(self, critic: Critic, code: ActionCode, cfg: CEMConfig) -> None:
         self._critic, self._code, self._cfg = critic, code, cfg
         self.size, self.features = critic.encoder.size, code.parts.width
-        self.noise = self.epsilon = 0.0
+        self.noise = 0.0
+        self.epsilon: float | Array = 0.0
+
+    def explore(self, amount: float | Array) -> None:
+        self.epsilon = amount
 
     def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         nothing = torch.zeros(params.shape[:-1])

@@ -10,12 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from thespis.errors import ThespisError
+from thespis.networks.images import NATURE_MIN_SIDE
 from thespis.networks.init import orthogonal
 from thespis.networks.layers import perceive
 from thespis.networks.normalize import Normalizer
-
-NATURE_MIN_SIDE = 36
-"""Smallest image side that the three unpadded convolutions of `NatureCNN` leave anything of."""
 
 
 class MLP(nn.Module):

@@ -14,10 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from thespis.cores import available_cores
 from thespis.errors import ThespisError
+from thespis.plain import load_yaml
 from thespis.report.perform import Failure
 from thespis.report.plan import FINISHED, Plan, network_line
 from thespis.report.statistics import Band, Estimate, band, estimate
+from thespis.runs.directory import RunDirectory
+from thespis.runs.files import read_text
 from thespis.runs.monitor import WINDOW, Mark
 from thespis.trained import Trained
 from thespis.types import Array
@@ -37,16 +41,27 @@ class Run:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         try:
-            lines = (self.path / "metrics.jsonl").read_text().splitlines()
+            lines = read_text(self.path / "metrics.jsonl").splitlines()
         except OSError as error:
             raise ThespisError(f"{self.path} has no metrics ({error.strerror}); give a run directory") from None
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     @cached_property
+    def virtual(self) -> bool:
+        """Whether its seconds are virtual."""
+        return load_yaml(RunDirectory(self.path).config).get("on") == "simulation"
+
+    @cached_property
     def edges(self) -> dict[str, str]:
         """The kind of each edge."""
-        edges = json.loads((self.path / "topology.json").read_text())["edges"]
+        edges = json.loads(read_text(self.path / "topology.json"))["edges"]
         return {f"{edge['caller']}.{edge['service']}.{edge['method']}": edge["kind"] for edge in edges}
+
+    @cached_property
+    def evaluators(self) -> list[str]:
+        """Names of the roles that only evaluate; runs of an earlier version do not say."""
+        roles = json.loads(read_text(self.path / "topology.json")).get("roles", {})
+        return [role for role, said in roles.items() if said["evaluates"]]
 
     def curve(self, x: str, metric: str = "rollout/ep_rew_mean") -> tuple[Array, Array]:
         """A metric against `steps` or `seconds`."""
@@ -93,9 +108,15 @@ class Entry:
     lag: dict[str, Any]
     edges: dict[str, dict[str, Any]]
     roles: dict[str, dict[str, Any]]
+    evaluators: list[str]
     processes: dict[str, dict[str, Any]]
     curves: dict[str, Band] = field(repr=False)
     limit: str = ""
+
+    @property
+    def training_roles(self) -> dict[str, dict[str, Any]]:
+        """The roles that take part in training."""
+        return {role: share for role, share in self.roles.items() if role not in self.evaluators}
 
     @property
     def cores(self) -> float | None:
@@ -157,6 +178,7 @@ def entry(name: str, cfg: Any, runs: list[Run], failed: list[dict[str, Any]], th
         },
         edges=_edges(runs),
         roles=_averaged([summary["roles"] for summary in told]),
+        evaluators=sorted({role for run in runs for role in run.evaluators}),
         processes=_averaged([summary["processes"] for summary in told]),
         curves={
             "steps": band([run.curve("steps") for run in runs], even=False),
@@ -221,7 +243,7 @@ def machine() -> dict[str, str]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "cpu": model,
-        "cores": str(os.cpu_count() or 1),
+        "cores": str(available_cores()),
         "memory": f"{memory:.0f} GB",
         "python": platform.python_version(),
         "torch": version("torch"),

@@ -62,9 +62,17 @@ def draw_curves(groups: dict[str, list[Run]], x: str, metric: str, smooth: int, 
             raise ThespisError(f"{runs[0].path} has no {metric}; it has {', '.join(have) or 'no metrics yet'}")
         curves[name] = band(lines, even=x != "steps")
     colour = dict(zip(curves, cycle(plots.COLOURS), strict=False))
-    label = plots.STEPS if x == "steps" else "seconds since the first step"
+    label = plots.STEPS if x == "steps" else _seconds(groups)
     file = io.BytesIO()
     with rc_context(plots.STYLE):  # type: ignore[arg-type]
         figure = plots.bands(curves, colour, label, plots.RETURN if metric == "rollout/ep_rew_mean" else metric)
         figure.savefig(file, format=form, dpi=144, facecolor="white")
     return file.getvalue()
+
+
+def _seconds(groups: dict[str, list[Run]]) -> str:
+    """The name of the time axis; the seconds of a simulated run are virtual."""
+    virtual = [name for name, runs in groups.items() if all(run.virtual for run in runs)]
+    if len(virtual) == len(groups):
+        return "virtual seconds since the first step"
+    return "seconds since the first step" + (f" (virtual: {', '.join(virtual)})" if virtual else "")

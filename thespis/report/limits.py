@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
+from thespis.cores import available_cores
 from thespis.report.collect import Entry
 from thespis.report.statistics import Estimate, quantile
 from thespis.runs.figures import number
@@ -27,9 +27,7 @@ def limit(entry: Entry, threshold: float | None) -> Entry:
 def _bottleneck(entry: Entry) -> str:
     """Who worked while the others waited."""
     workers = {
-        role: share
-        for role, share in entry.roles.items()
-        if role != "evaluator" and (_busy(share) > 0.01 or share["wait_share"] > 0.01)
+        role: share for role, share in entry.training_roles.items() if _busy(share) > 0.01 or share["wait_share"] > 0.01
     }
     if not workers:
         return ""
@@ -77,7 +75,7 @@ def _mostly(share: dict[str, Any]) -> str:
 
 
 def _machine(entry: Entry) -> str:
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     if entry.cores is None:
         return ""
     full = entry.cores >= _FULL * cores

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from thespis.errors import ThespisError
 from thespis.launch import launch
 from thespis.report.plan import FINISHED, Plan
 from thespis.runs.directory import RunDirectory
-from thespis.runs.figures import duration, number
+from thespis.runs.ending import spent, training_return
 from thespis.trained import RunFailed, Trained
 
 
@@ -51,15 +52,9 @@ def perform(plan: Plan, say: Callable[[str], None], quiet: bool = False) -> tupl
     return failures, False
 
 
-def told(summary: dict[str, object]) -> str:
-    """A finished run in half a line."""
-    seconds, steps, speed = summary["wall_seconds"], summary["env_steps"], summary["steps_per_second"]
-    assert isinstance(seconds, float) and isinstance(steps, int)
-    score = summary["return_mean_100"]
-    return (
-        f"return {number(score if isinstance(score, float) else None)} after {steps:,} steps in {duration(seconds)}, "
-        f"{number(speed if isinstance(speed, float) else None)} steps/s"
-    )
+def told(summary: dict[str, Any]) -> str:
+    """A finished run in a line."""
+    return f"{training_return(summary)}, {summary['env_steps']:,} steps {spent(summary)}"
 
 
 def _done(plan: Plan, name: str, seed: int) -> bool:
@@ -72,7 +67,7 @@ def _clear(path: Path) -> None:
     if not path.exists():
         return
     run = RunDirectory(path)
-    known = {run.config, run.metrics, run.tensorboard, run.checkpoints, run.topology, run.log, run.summary}
+    known = {value for value in vars(run).values() if isinstance(value, Path)}
     strange = [entry for entry in path.iterdir() if entry not in known and not entry.name.startswith(".tmp-")]
     if strange:
         raise ThespisError(f"{path} is no run of a comparison ({strange[0].name} is in it); give another --out")

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thespis.config import Experiment, NetworkConfig, resolve
+from thespis.config import Experiment, NetworkConfig
 from thespis.errors import ThespisError
 from thespis.launch import check, defaults
 from thespis.plain import load_yaml, to_dict
 from thespis.runs.figures import number
+from thespis.settings import given_fields
+from thespis.user_code import resolve
 
 FINISHED = ("total_steps", "total_seconds", "return_reached")
 """Reasons for which a run ends that has had its budget."""
@@ -96,7 +98,7 @@ class Plan:
 def alike(cfg: Any, hidden: tuple[int, ...]) -> Any:
     """The config with the same hidden layers in every network it has, however deep."""
     changes: dict[str, Any] = {}
-    for field in dataclasses.fields(cfg):
+    for field in given_fields(cfg):
         value = getattr(cfg, field.name)
         if isinstance(value, NetworkConfig):
             changes[field.name] = dataclasses.replace(value, hidden=hidden)
@@ -107,9 +109,9 @@ def alike(cfg: Any, hidden: tuple[int, ...]) -> Any:
 
 def network_line(cfg: Any) -> str:
     """The network an architecture used, in a few words."""
-    network = getattr(cfg, "policy_network", None) or getattr(cfg, "network", None)
-    if not isinstance(network, NetworkConfig):
+    if cfg.learned is None:
         return "its own"
+    network = cfg.learned.network
     if network.factory:
         return str(network.factory)
     torso = "" if network.torso == "auto" else f"{network.torso} "

@@ -23,7 +23,7 @@ COLOURS = (
     "#3987d2", "#e67e33", "#33a271", "#9a6fd0", "#d65a7f", "#1fa3ad", "#b98d1d", "#8a8f98", "#7fa32b", "#c061b8",
 )  # fmt: skip
 STEPS = "environment steps"
-RETURN = "return, mean of 100 episodes"
+RETURN = "training return, mean of 100 episodes"
 _INK = "#4a5361"
 _HALF, _WHOLE = (5.6, 3.9), 9.6
 """Inches: pictures that stand side by side on a page, and the width of those that do not."""
@@ -194,8 +194,8 @@ def roles(comparison: Comparison) -> Figure | None:
     rows = [
         (entry.name, role, share)
         for entry in comparison.entries
-        for role, share in entry.roles.items()
-        if role != "evaluator" and (share["busy"] or share["waits"])
+        for role, share in entry.training_roles.items()
+        if share["busy"] or share["waits"]
     ]
     if not rows:
         return None

@@ -81,15 +81,16 @@ def process_rows(entry: Entry) -> list[list[str]]:
 def method(comparison: Comparison) -> list[str]:
     """How to read it, and what it is worth."""
     few = " With so few seeds they say little." if comparison.seeds < 5 else ""
+    virtual = " and are virtual, in speeds as well" if comparison.on == "simulation" else ""
     return [
         f"Every architecture ran {comparison.seeds} time{'s' if comparison.seeds > 1 else ''} for {comparison.budget}, "
         "one run after the other on the same machine, with its own preset for the environment but the same hidden "
         "layers. A run that has taken the steps of its preset ends sooner.",
         "Curves and figures are interquartile means over seeds; bands and intervals are 95% of 2,000 bootstrap "
-        f"samples of the seeds.{few} Return is the mean of the last 100 training episodes, exploration included; "
-        "greedy is the mean of the episodes after training.",
-        "Seconds count from the first environment step. Speed and waiting are measured from the first update to "
-        "the last. CPU seconds and memory are those of whole processes, start-up included.",
+        f"samples of the seeds.{few} Return is the mean of the last 100 training episodes (of all, if there are "
+        "fewer), exploration included; greedy is the mean of the episodes after training.",
+        f"Seconds count from the first environment step{virtual}. Speed and waiting are measured from the first "
+        "update to the last. CPU seconds and memory are those of whole processes, start-up included.",
     ]
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 
+from thespis.edges import Insert
 from thespis.envs.autoreset import Environments, EnvStep
 from thespis.envs.spaces import action_row
 from thespis.experience.writers import UnrollWriter
 from thespis.runtime.context import Context
+from thespis.service import RoleDescription
 from thespis.types import Acted, Array, Inputs, State, Tree, Unroll, Version
 
 
@@ -38,14 +40,6 @@ class Writer(Protocol):
     def write(self, acted: Acted, version: Version, step: EnvStep, inputs: Inputs) -> Unroll | None: ...
 
 
-class Insert(Protocol):
-    """The edge that takes finished unrolls."""
-
-    name: str
-
-    def __call__(self, unroll: Unroll, /) -> Awaitable[None]: ...
-
-
 @dataclass(slots=True)
 class Group:
     """Environments that step together: what they see, in which state, and who writes it down since when."""
@@ -55,11 +49,12 @@ class Group:
     state: State
     writer: Writer
     since: float
+    steps: int = 0  # in the present unroll
     handed: asyncio.Future[None] | None = None
 
 
 class Actor:
-    """Steps its environments for ever: refresh the policy, collect an unroll, hand it over.
+    """Steps its environments: refresh the policy, collect an unroll, hand it over, until all steps are taken.
 
     It goes on while an unroll is on its way and waits only if the one before has not been taken yet. Two groups of
     environments take turns: one steps while the policy thinks about the other.
@@ -68,7 +63,7 @@ class Actor:
         group 1   . . step . . step . .
     """
 
-    LOST: ClassVar = "partial_unrolls"  # what goes with a life of it, counted when it is restarted
+    description: ClassVar = RoleDescription(lost="partial_unrolls")
 
     def __init__(
         self,
@@ -99,15 +94,27 @@ class Actor:
             (group,) = groups
             while True:
                 version = policy.version
-                await self._step(group, await policy.act(group.inputs, group.state), version)
+                acted = await policy.act(group.inputs, group.state)
+                if self._is_done(group):
+                    await ctx.rest()
+                await self._step(group, acted, version)
         asked = [ctx.ahead(self._ask(group)) for group in groups]
-        while True:
-            for number, group in enumerate(groups):
+        playing = dict(enumerate(groups))
+        while playing:
+            for number, group in [*playing.items()]:
                 acted, version = await ctx.wait(policy.name, asked[number])
+                if self._is_done(group):
+                    del playing[number]
+                    continue
                 await self._step(group, acted, version)
                 asked[number] = ctx.ahead(self._ask(group))
                 # Let the question leave before the next group's step blocks this process.
                 await asyncio.sleep(0)
+        await ctx.rest()
+
+    def _is_done(self, group: Group) -> bool:
+        """Whether no more unrolls may be begun. To ask for actions first tells a writer elsewhere of the last step."""
+        return group.steps == 0 and self._ctx.spent
 
     async def close(self) -> None:
         for envs in self._envs:
@@ -126,8 +133,10 @@ class Actor:
 
     async def _step(self, group: Group, acted: Acted, version: Version) -> None:
         ctx, envs = self._ctx, group.envs
+        group.steps = (group.steps + 1) % self._length
         async with ctx.work("env_step", items=envs.num_envs):
             step = envs.step(acted.actions)
+            ctx.took(step.taken)
         for episode in step.episodes:
             ctx.episode(episode)
         group.inputs, group.state = next_inputs(step, acted.actions), acted.state
@@ -138,7 +147,6 @@ class Actor:
     async def _hand_over(self, group: Group, unroll: Unroll) -> None:
         assert self._insert is not None
         ctx, made = self._ctx, self._ctx.now()
-        ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
         if group.handed is not None:
             await ctx.wait(self._insert.name, group.handed)
         group.handed = ctx.ahead(self._insert(unroll))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from thespis.budget import Budget
 from thespis.config import OptimizerConfig
 from thespis.roles.parameter_server import ParameterServer
 from thespis.runtime.context import Context
+from thespis.service import Method
 from thespis.types import Array, Layout, Slice, Version
 
 
@@ -23,7 +25,14 @@ class AveragingServer(ParameterServer):
     together hold what one server would.
     """
 
-    EDGES: ClassVar = {**ParameterServer.EDGES, "lagged": "weights", "after": "weights"}
+    description: ClassVar = replace(
+        ParameterServer.description,
+        methods={
+            **ParameterServer.description.methods,
+            "lagged": Method("weights", gives="lagged weights"),
+            "after": Method("weights", gives="go-ahead"),
+        },
+    )
 
     def __init__(self, ctx: Context, *, optimizer: OptimizerConfig, budget: Budget, decay: float, lag: int) -> None:
         super().__init__(ctx, optimizer=optimizer, budget=budget)

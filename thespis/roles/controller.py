@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from thespis.algorithms.population import Hypers, Prior, Scores, best, draw, explore
+from thespis.algorithms.updates.population import Hypers, Prior, Scores, best, draw, explore
 from thespis.roles.trainer import Outcome, Segment
 from thespis.runs.commit import sweep
 from thespis.runs.lineage import Lineage, Member, Row
 from thespis.runs.members import Members
 from thespis.runtime.context import Context
+from thespis.service import Method, RoleDescription
 from thespis.types import Array, Version, Versioned
 
 _PATIENCE = 3
@@ -45,8 +46,14 @@ class Controller:
     A member belongs to one slot for the whole run, so no two trainers ever train the same one, whoever was restarted.
     """
 
-    EDGES: ClassVar = {"take": "members", "ready": "returns", "pull": "weights"}
-    PUBLISHES: ClassVar = True  # so the weights that a new life serves look newer
+    description: ClassVar = RoleDescription(
+        methods={
+            "take": Method("weights", gives="member"),
+            "ready": Method("experience", takes="returns"),
+            "pull": Method("weights", gives="weights"),
+        },
+        publishes=True,
+    )
 
     def __init__(self, ctx: Context, rules: Rules, members: Members) -> None:
         self._ctx, self._rules, self._runs = ctx, rules, members

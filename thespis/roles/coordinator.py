@@ -6,22 +6,29 @@ import asyncio
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from thespis.algorithms.evolution import Evolution, EvolutionSettings, Generation
+from thespis.algorithms.updates.evolution import Evolution, Generation
 from thespis.budget import Budget, Spending
 from thespis.exchange.noise import NoiseTable
 from thespis.exchange.shared import Place
+from thespis.finite import check_finite
 from thespis.networks.moments import Moments, merge
 from thespis.runtime.context import Context
+from thespis.service import Method, RoleDescription
 from thespis.types import Array, Episode, Version, Versioned
+
+if TYPE_CHECKING:
+    from thespis.algorithms.es import ES
 
 _HISTORY = 64
 """Generations a worker may be behind and still catch up by returns alone."""
 _LAST_SECONDS = 0.1
 """Longer than it takes a runtime to hear of the last generation."""
+_SPENT = "es/steps_of_generations"
+"""A run ends with a generation: only steps of a generation that is over are spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class Ask:
 class Result:
     """The episodes of one unit. `returns`: float32 `[pairs, 2]`. `lengths`: int32 `[pairs, 2]`, in steps.
 
+    `taken`: all steps that were taken for them; where a native vector steps members that are over, more than these.
     `seen`: of all observations in it, if they are normalised. `digest`: of the parameters around which the noise was
     put, every so many generations.
     """
@@ -45,6 +53,7 @@ class Result:
     unit: int
     returns: Array
     lengths: Array
+    taken: int
     seen: Moments | None = None
     digest: str | None = None
 
@@ -79,23 +88,19 @@ class Out(NamedTuple):
     since: float
 
 
-class CoordinatorSettings(EvolutionSettings, Protocol):
-    @property
-    def budget(self) -> Budget: ...
-    @property
-    def units(self) -> int: ...
-    @property
-    def pairs_per_unit(self) -> int: ...
-    @property
-    def protocol(self) -> str: ...
-    @property
-    def survival_bonus(self) -> float: ...
-    @property
-    def cap_factor(self) -> float: ...
-    @property
-    def longest_episode(self) -> int: ...
-    @property
-    def repeat_after(self) -> float: ...
+@dataclass(frozen=True, slots=True)
+class WorkPlan:
+    """How a generation is divided into units of work, and how workers get to its parameters.
+
+    `units`: per generation. `protocol`: seeds, or broadcast. `check_every`: generations between two comparisons of
+    digests. `repeat_after`: a unit goes to a second worker after this many times the slowest before; 0 for never.
+    """
+
+    units: int
+    pairs_per_unit: int
+    protocol: str
+    check_every: int
+    repeat_after: float
 
 
 class Policy(Protocol):
@@ -116,19 +121,33 @@ class Coordinator:
     a second worker at no risk: the result that comes later is dropped.
     """
 
-    EDGES: ClassVar = {"order": "gradients", "pull": "weights"}
-    PUBLISHES: ClassVar = True  # so each life of it gets an epoch of its own
+    description: ClassVar = RoleDescription(
+        methods={
+            "order": Method("gradients", takes="returns", gives="seeds"),
+            "pull": Method("weights", gives="weights"),
+        },
+        publishes=True,
+        spends=_SPENT,
+    )
 
     def __init__(
-        self, ctx: Context, cfg: CoordinatorSettings, policy: Policy, table: NoiseTable, moments: Moments | None
+        self,
+        ctx: Context,
+        algorithm: ES,
+        plan: WorkPlan,
+        budget: Budget,
+        policy: Policy,
+        table: NoiseTable,
+        moments: Moments | None,
     ) -> None:
-        self._ctx, self._cfg, self._policy, self._table, self._moments = ctx, cfg, policy, table, moments
-        self._evolution = Evolution(cfg, policy.values, table.values)
+        self._ctx, self._algorithm, self._plan = ctx, algorithm, plan
+        self._policy, self._table, self._moments = policy, table, moments
+        self._evolution = Evolution(algorithm, ctx.identity.run_seed, policy.values, table.values)
         self._steps = 0
-        self._spending = Spending(cfg.budget, ctx.now)
-        self._cap = cfg.longest_episode
+        self._spending = Spending(budget, ctx.now)
+        self._cap = algorithm.items.longest_episode
         self._results: dict[int, Result] = {}
-        self._free = deque(range(cfg.units))
+        self._free = deque(range(plan.units))
         self._out: dict[int, Out] = {}
         self._lives: dict[int, int] = {}
         self._history: deque[Generation] = deque(maxlen=_HISTORY)
@@ -202,10 +221,10 @@ class Coordinator:
     def _patience(self) -> float:
         """Seconds until the unit that has been out longest is overdue."""
         slowest = max([*self._took, self._slowest])
-        if not self._out or not self._cfg.repeat_after or not slowest:
+        if not self._out or not self._plan.repeat_after or not slowest:
             return math.inf
         since = min(out.since for out in self._out.values())
-        return since + self._cfg.repeat_after * slowest - self._ctx.now()
+        return since + self._plan.repeat_after * slowest - self._ctx.now()
 
     async def _until_moved(self) -> None:
         patience = self._patience()
@@ -239,14 +258,14 @@ class Coordinator:
         elif result.unit in self._free:
             self._free.remove(result.unit)  # it was given up for lost
         self._results[result.unit] = result
-        if len(self._results) == self._cfg.units:
+        if len(self._results) == self._plan.units:
             await self._update()
         return True
 
     async def _update(self) -> None:
         self._updating = True
         try:
-            async with self._ctx.work("apply", items=self._cfg.directions * len(self._policy.values)):
+            async with self._ctx.work("apply", items=self._algorithm.directions * len(self._policy.values)):
                 self._advance()
             if self._spending.last(self._steps):
                 await self._ctx.sleep(_LAST_SECONDS)
@@ -257,25 +276,27 @@ class Coordinator:
 
     def _advance(self) -> None:
         """The next generation, from the results in the order of their units."""
-        cfg, ctx = self._cfg, self._ctx
-        results = [self._results[unit] for unit in range(cfg.units)]
+        ctx, items = self._ctx, self._algorithm.items
+        results = [self._results[unit] for unit in range(self._plan.units)]
         returns = np.concatenate([result.returns for result in results])
         lengths = np.concatenate([result.lengths for result in results])
-        fitness = returns - np.float32(cfg.survival_bonus) * lengths.astype(np.float32)
+        fitness = returns - np.float32(self._algorithm.survival_bonus) * lengths.astype(np.float32)
         told = Generation(self._evolution.generation, fitness, self._spending.share(self._steps))
         for name, value in self._evolution.apply(told).items():
             ctx.record(name, value)
+        check_finite({"parameters": self._evolution.values}, f"{ctx.identity.role} {ctx.identity.index}")
         if self._moments is not None:
             self._moments = merge([self._moments, *(result.seen for result in results if result.seen is not None)])
-        self._steps += int(lengths.sum(dtype=np.int64))
-        if cfg.cap_factor:
-            self._cap = min(cfg.longest_episode, math.ceil(cfg.cap_factor * float(lengths.mean(dtype=np.float64))))
+        taken = sum(result.taken for result in results)
+        self._steps += taken
+        if items.cap_factor:
+            self._cap = min(items.longest_episode, math.ceil(items.cap_factor * float(lengths.mean(dtype=np.float64))))
         self._history.append(told)
         if self._took:
             self._slowest = max(self._took)
         self._begin()
         ctx.count("updates")
-        ctx.count("env_steps", int(lengths.sum(dtype=np.int64)))
+        ctx.count(_SPENT, taken)
         ctx.record("es/episode_cap", self._cap)
         ctx.record("es/best_return", float(returns.max()))
         for reward, length in zip(returns.ravel().tolist(), lengths.ravel().tolist(), strict=True):
@@ -285,7 +306,7 @@ class Coordinator:
         self._results.clear()
         self._out.clear()
         self._took.clear()
-        self._free = deque(range(self._cfg.units))
+        self._free = deque(range(self._plan.units))
         self._digest = self._evolution.digest()
         self._snapshot = None
 
@@ -296,9 +317,9 @@ class Coordinator:
         behind = self._evolution.generation - have if have is not None else -1
         if behind == 0:
             return ()
-        if self._cfg.protocol == "seeds" and 0 < behind <= len(self._history):
+        if self._plan.protocol == "seeds" and 0 < behind <= len(self._history):
             return tuple(self._history)[-behind:]
-        if self._cfg.protocol == "seeds" and have is not None:
+        if self._plan.protocol == "seeds" and have is not None:
             self._ctx.count("dropped/outdated_copies")
         return self._snap()
 
@@ -306,7 +327,7 @@ class Coordinator:
         """A copy, the same one for all who ask in a generation."""
         if self._snapshot is None:
             evolution = self._evolution
-            rebuilds = self._cfg.protocol == "seeds"
+            rebuilds = self._plan.protocol == "seeds"
             slots = {name: slot.copy() for name, slot in evolution.slots.items()} if rebuilds else {}
             self._snapshot = Snapshot(evolution.generation, evolution.values.copy(), slots, self._table.place)
         return self._snapshot
@@ -324,6 +345,7 @@ class Coordinator:
             "cap": self._cap,
             "slowest": self._slowest,
             "units": sorted(self._results),
+            "taken": [self._results[unit].taken for unit in sorted(self._results)],
             "seen": [seen.number for seen in self._seen()],
         }
         if self._moments is not None:
@@ -353,9 +375,9 @@ class Coordinator:
             if values["seen"]:
                 seen = Moments(values["seen"][row], arrays["seen/mean"][row], arrays["seen/var"][row])
             self._free.remove(unit)
-            self._results[unit] = Result(
-                self._evolution.generation, unit, arrays["returns"][row], arrays["lengths"][row], seen
-            )
+            lengths = arrays["lengths"][row]
+            taken = values["taken"][row] if "taken" in values else int(lengths.sum())  # runs of before had none
+            self._results[unit] = Result(self._evolution.generation, unit, arrays["returns"][row], lengths, taken, seen)
 
     def _seen(self) -> list[Moments]:
         found = [self._results[unit].seen for unit in sorted(self._results)]

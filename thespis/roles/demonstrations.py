@@ -12,6 +12,7 @@ from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.program import Edge
 from thespis.roles.table import ReplayTable
+from thespis.service import Method, RoleDescription
 from thespis.types import Array, Drawn, Stream, Unroll
 
 
@@ -21,9 +22,13 @@ class Demonstrations(ReplayTable):
     A checkpoint holds the priorities alone: each life of it reads the episodes again, from where the first did.
     """
 
-    EDGES: ClassVar = {"sample": "experience", "prioritise": "experience"}
-    NAME: ClassVar = "demonstrations"
-    HOLDS: ClassVar = None  # nothing comes in that could be lost
+    description: ClassVar = RoleDescription(
+        methods={
+            "sample": Method("experience", gives="batch"),
+            "prioritise": Method("experience", takes="priorities"),
+        },
+        metrics="demonstrations",
+    )
     LIMITER: ClassVar = SamplesPerInsert(1.0, 1, math.inf)  # whoever samples never waits
 
     @staticmethod

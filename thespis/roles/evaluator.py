@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from thespis.envs.autoreset import Environments
+from thespis.envs.infos import means, metric
 from thespis.roles.actor import first_inputs, next_inputs
 from thespis.roles.policy import LocalPolicy
 from thespis.runtime.context import Context
-from thespis.types import Array
+from thespis.service import RoleDescription
+from thespis.types import Array, Episode
 
 _SIDE_BY_SIDE = 16
-_LONGEST = 100_000
-"""Steps after which an evaluation stops waiting for episodes that never end."""
 
 
 class Evaluator:
@@ -25,6 +25,8 @@ class Evaluator:
     the start of everybody else.
     """
 
+    description: ClassVar = RoleDescription(evaluates=True)
+
     def __init__(
         self,
         ctx: Context,
@@ -32,9 +34,11 @@ class Evaluator:
         make_policy: Callable[[], LocalPolicy],
         episodes: int,
         every: float,
+        longest: int,
     ) -> None:
+        """`longest`: steps after which an episode is cut, since some never end."""
         self._ctx, self._make_envs, self._make_policy = ctx, make_envs, make_policy
-        self._episodes, self._every = episodes, every
+        self._episodes, self._every, self._longest = episodes, every, longest
         self._made: tuple[Environments, LocalPolicy] | None = None
         self._rounds = 0
         self._due = ctx.now() + every
@@ -60,22 +64,27 @@ class Evaluator:
             self._made = self._make_envs(min(self._episodes, _SIDE_BY_SIDE)), self._make_policy()
         envs, policy = self._made
         await policy.refresh()
-        returns: list[float] = []
-        lengths: list[int] = []
-        while len(returns) < self._episodes:
-            played = await self._play(envs, policy)
-            returns += played[0]
-            lengths += played[1]
-        self._ctx.record("eval/mean_reward", float(np.mean(returns[: self._episodes])))
-        self._ctx.record("eval/mean_ep_length", float(np.mean(lengths[: self._episodes])))
+        played: list[Episode] = []
+        cut: list[bool] = []
+        while len(played) < self._episodes:
+            episodes, unended = await self._play(envs, policy)
+            played += episodes
+            cut += unended
+        played = played[: self._episodes]
+        self._ctx.record("eval/mean_reward", float(np.mean([episode.reward for episode in played])))
+        self._ctx.record("eval/mean_ep_length", float(np.mean([episode.length for episode in played])))
+        for name, mean in means(played).items():
+            self._ctx.record(metric(name, "eval"), mean)
         self._ctx.count("eval/episodes", self._episodes)
+        if any(cut[: self._episodes]):
+            self._ctx.count("eval/cut_episodes", sum(cut[: self._episodes]))
 
     async def close(self) -> None:
         if self._made is not None:
             self._made[0].close()
 
-    async def _play(self, envs: Environments, policy: LocalPolicy) -> tuple[list[float], list[int]]:
-        """One episode in every environment."""
+    async def _play(self, envs: Environments, policy: LocalPolicy) -> tuple[list[Episode], list[bool]]:
+        """One episode in every environment, and which of them were cut."""
         ctx = self._ctx
         self._rounds += 1
         async with ctx.work("env_step", items=envs.num_envs):
@@ -83,14 +92,20 @@ class Evaluator:
         state = policy.initial_state(envs.num_envs)
         alive = np.ones(envs.num_envs, np.bool_)
         returns, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
-        for _ in range(_LONGEST):
+        infos: list[dict[str, float] | None] = [None] * envs.num_envs
+        for _ in range(self._longest):
             acted = await policy.act(inputs, state, greedy=True)
             async with ctx.work("env_step", items=envs.num_envs):
                 step = envs.step(acted.actions)
             returns += step.rewards * alive
             lengths += alive
-            alive &= ~(step.terminated | step.truncated)
-            if not alive.any():
-                break
+            if not step.usual:
+                over = step.terminated | step.truncated
+                for env, episode in zip(over.nonzero()[0].tolist(), step.episodes, strict=True):
+                    infos[env] = episode.info if alive[env] else infos[env]
+                alive &= ~over
+                if not alive.any():
+                    break
+                envs.park(~alive)
             inputs, state = next_inputs(step, acted.actions), acted.state
-        return returns.tolist(), lengths.tolist()
+        return list(map(Episode, returns.tolist(), lengths.tolist(), infos)), alive.tolist()

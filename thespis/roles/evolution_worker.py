@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from thespis.algorithms.evolution import Evolution, EvolutionSettings, episode_seed
+from thespis.algorithms.updates.evolution import Evolution, episode_seed
+from thespis.edges import PlaceOrder
 from thespis.envs.autoreset import Environments
+from thespis.envs.infos import metric
 from thespis.exchange.noise import find_noise
 from thespis.networks.members import Members
 from thespis.networks.moments import Moments
-from thespis.roles.coordinator import Ask, Order, Result, Snapshot
+from thespis.roles.coordinator import Ask, Order, Result, Snapshot, WorkPlan
 from thespis.runtime.context import Context
-from thespis.types import Array, Tree
+from thespis.service import RoleDescription
+from thespis.types import Array, Episode, Tree
 
-
-class PlaceOrder(Protocol):
-    """The edge to the coordinator."""
-
-    def __call__(self, ask: Ask, result: Result | None, /) -> Awaitable[Order]: ...
-
-
-class WorkerSettings(EvolutionSettings, Protocol):
-    @property
-    def pairs_per_unit(self) -> int: ...
-    @property
-    def check_every(self) -> int: ...
+if TYPE_CHECKING:
+    from thespis.algorithms.es import ES
 
 
 class EvolutionWorker:
     """Asks for a unit, gets to the parameters it is about, plays one episode of each member, asks again.
 
     All members of a unit start together, each in an environment of its own; those that are over wait for the longest.
+    A native vector steps their environments meanwhile, so its steps are more than those of the episodes.
     """
 
-    LOST: ClassVar = "units"  # what goes with a life of it, counted when it is restarted
+    description: ClassVar = RoleDescription(lost="units")
 
     def __init__(
-        self, ctx: Context, cfg: WorkerSettings, envs: Environments, members: Members, order: PlaceOrder
+        self,
+        ctx: Context,
+        algorithm: ES,
+        plan: WorkPlan,
+        envs: Environments,
+        members: Members,
+        order: PlaceOrder,
     ) -> None:
-        self._ctx, self._cfg, self._envs, self._members, self._order = ctx, cfg, envs, members, order
+        self._ctx, self._algorithm, self._plan = ctx, algorithm, plan
+        self._envs, self._members, self._order = envs, members, order
         self._evolution: Evolution | None = None
 
     async def run(self) -> None:
@@ -60,8 +60,9 @@ class EvolutionWorker:
         news = order.news
         if isinstance(news, Snapshot):
             if self._evolution is None:
-                noise = find_noise(news.noise, self._cfg.seed)
-                self._evolution = Evolution(self._cfg, np.zeros_like(news.values), noise)
+                seed = self._ctx.identity.run_seed
+                noise = find_noise(news.noise, seed)
+                self._evolution = Evolution(self._algorithm, seed, np.zeros_like(news.values), noise)
             self._evolution.adopt(news.generation, news.values, news.slots)
             return self._evolution
         assert self._evolution is not None
@@ -72,13 +73,13 @@ class EvolutionWorker:
 
     async def _play(self, evolution: Evolution, order: Order) -> Result:
         """One episode per member of the unit."""
-        ctx, envs, size = self._ctx, self._envs, self._cfg.pairs_per_unit
+        ctx, envs, size = self._ctx, self._envs, self._plan.pairs_per_unit
         async with ctx.work("perturb", items=envs.num_envs):
             evolution.perturb(range(order.unit * size, (order.unit + 1) * size), self._members.parameters)
             self._members.begin(order.moments)
         async with ctx.work("env_step", items=envs.num_envs):
-            obs = envs.reset(episode_seed(self._cfg.seed, evolution.generation, order.unit))
-        alive = np.ones(envs.num_envs, np.bool_)
+            obs = envs.reset(episode_seed(ctx.identity.run_seed, evolution.generation, order.unit))
+        alive, stepped, taken = np.ones(envs.num_envs, np.bool_), envs.num_envs, 0
         returns, lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int32)
         seen: list[Array] = []
         for _ in range(order.cap):
@@ -86,26 +87,36 @@ class EvolutionWorker:
                 seen.append(_rows(obs, alive))
             async with ctx.work("inference", items=envs.num_envs):
                 actions = self._members.act(obs)
-            async with ctx.work("env_step", items=envs.num_envs):
+            async with ctx.work("env_step", items=stepped):
                 step = envs.step(actions)
+                ctx.took(step.taken)
+            taken += step.taken
             returns += step.rewards * alive
             lengths += alive
-            alive &= ~(step.terminated | step.truncated)
-            if not alive.any():
-                break
+            if not step.usual:
+                over = step.terminated | step.truncated
+                self._record(step.episodes, over, alive)
+                alive &= ~over
+                if not alive.any():
+                    break
+                stepped = envs.park(~alive)
             obs = step.obs
-        return self._result(evolution, order.unit, returns, lengths, seen)
-
-    def _result(self, evolution: Evolution, unit: int, returns: Array, lengths: Array, seen: list[Array]) -> Result:
-        checked = evolution.generation % self._cfg.check_every == 0
         return Result(
             evolution.generation,
-            unit,
+            order.unit,
             _pairs(returns.astype(np.float32)),
             _pairs(lengths),
+            taken,
             Moments.of(np.concatenate(seen)) if seen else None,
-            evolution.digest() if checked else None,
+            evolution.digest() if evolution.generation % self._plan.check_every == 0 else None,
         )
+
+    def _record(self, episodes: list[Episode], over: Array, alive: Array) -> None:
+        """Report what the environments said of the members that this step ended."""
+        for env, episode in zip(over.nonzero()[0].tolist(), episodes, strict=True):
+            for name, value in (episode.info or {}).items():
+                if alive[env]:
+                    self._ctx.record(metric(name, "rollout"), value)
 
 
 def _pairs(members: Array) -> Array:

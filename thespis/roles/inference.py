@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from thespis.edges import Next
 from thespis.experience.seats import Seat, Seats, Told
 from thespis.runtime import eager
 from thespis.runtime.context import Context
+from thespis.service import Method, RoleDescription
 from thespis.types import Acted, Array, Inputs, State, Stream, Tree, Unroll, Version, Versioned, map_tree
 
 if TYPE_CHECKING:
@@ -27,15 +29,7 @@ class Answer(NamedTuple):
     version: int
 
 
-class Follow(Protocol):
-    """The edge to a weight store of this process: waits until there are newer weights."""
-
-    name: str
-
-    def __call__(self, newer_than: Version | None, /) -> Awaitable[Versioned]: ...
-
-
-Insert = Callable[[Stream, Unroll], Awaitable[Any]]
+HandOver = Callable[[Stream, Unroll], Awaitable[Any]]
 """What takes finished unrolls."""
 Explore = Callable[[Told], Array]
 """How often each environment's action is not the best one, `[B]`."""
@@ -96,16 +90,21 @@ class InferenceServer:
     and no other.
     """
 
-    EDGES: ClassVar = {"act": "inference", "invite": "inference"}
-    LOST: ClassVar = "open_unrolls"  # what goes with a life of it, counted when it is restarted
+    description: ClassVar = RoleDescription(
+        methods={
+            "act": Method("inference", takes="observations", gives="actions"),
+            "invite": Method("inference", takes="observations", gives="actions"),  # over the stream it opens
+        },
+        lost="open_unrolls",
+    )
 
     def __init__(
         self,
         ctx: Context,
         stepper: Stepper,
         seats: Seats,
-        follow: Follow,
-        insert: Insert,
+        follow: Next,
+        insert: HandOver,
         batch: int,
         patience: float,
         explore: Explore | None = None,
@@ -150,7 +149,6 @@ class InferenceServer:
         if unroll is None:
             self._join(asked)
         else:
-            self._ctx.count("env_steps", int(np.count_nonzero(unroll.valid)))
             self._hand_over(told, unroll, asked)
 
     async def invite(self, stream: Stream) -> Invitation:

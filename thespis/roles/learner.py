@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from thespis.budget import Budget, Spending
-from thespis.errors import NonFiniteLoss, OutlierLoss
+import numpy as np
+
+from thespis.algorithms.updates.update import Gradients, Update
+from thespis.edges import Publish
+from thespis.errors import NonFiniteLoss
+from thespis.finite import check_finite
 from thespis.runtime.context import Context
+from thespis.service import RoleDescription
 from thespis.types import Array, Version, Versioned, lags
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _METRICS_SECONDS = 0.2
-"""Loss statistics cost a few percent of an update, so they are computed for some batches only."""
+"""Loss statistics cost a few percent of an update, so they are computed for some batches only. So are checks of the
+weights."""
 _PATIENCE = 100
 """Batches in a row whose loss may be non-finite before the learner gives up."""
 
@@ -38,52 +43,45 @@ class Batch(Protocol):
 class Source(Protocol):
     async def take(self) -> Batch: ...
 
-    async def settle(self, batch: Any) -> None:
-        """The update is done with a batch it took."""
+    async def done(self, batch: Any, priorities: Array | None) -> None:
+        """The learner is done with a batch it took. `priorities`: float32, of its items, if the update found any."""
 
     async def close(self) -> None: ...
-
-
-class Update(Protocol):
-    """The algorithm and its network: batches to gradients. It never applies them."""
-
-    def gradients(self, batch: Any, want_metrics: bool) -> tuple[list[Tensor], dict[str, float]]: ...
-
-    def observe(self, batch: Any) -> None: ...
-
-    def weights(self) -> dict[str, Array]: ...
-
-    def load(self, weights: dict[str, Array]) -> None: ...
-
-    def state(self) -> dict[str, Array]: ...
-
-    def restore(self, arrays: dict[str, Array]) -> None: ...
 
 
 class Exchange(Protocol):
     """What becomes of gradients: applied here, averaged with others, or sent to a parameter server.
 
-    `begin` comes before the first batch, so that all who share parameters start from the same. `apply` is told the
-    share of the run that is done, as far as this learner knows, and the environment steps the gradients stand for.
+    `begin` comes before the first batch, so that all who share parameters start from the same. Each batch is one call
+    of `begin_batch`, before its gradients are computed, one call of `apply` per gradient step, and `end_batch`.
     """
 
     async def begin(self) -> None: ...
 
-    async def apply(self, gradients: list[Tensor], progress: float, steps: int) -> bool: ...
+    def begin_batch(self, steps: int) -> None:
+        """A batch of so many environment steps comes next. Schedules follow the steps of all learners together."""
+
+    def end_batch(self) -> None:
+        """The batch is learned from, so its steps belong to what a checkpoint holds."""
+
+    async def apply(self, gradients: list[Tensor] | None) -> bool:
+        """Whether the parameters changed, which makes a version.
+
+        None: this learner's gradients must not be applied. It takes part all the same, because others may wait for
+        its vote.
+        """
 
     def state(self) -> dict[str, Array]: ...
 
     def restore(self, arrays: dict[str, Array]) -> None: ...
 
 
-Divide = Callable[[Any], Iterable[tuple[int, Any]]]
-"""Parts of a batch, each with the number of rows in it."""
+class _Outcome(NamedTuple):
+    """What became of a batch: whether it changed the parameters, and what the update found in it."""
 
-
-class Publish(Protocol):
-    name: str
-
-    def __call__(self, weights: Versioned, /) -> Awaitable[None]: ...
+    applied: bool
+    outlier: bool = False
+    priorities: Array | None = None
 
 
 class Learner:
@@ -92,8 +90,7 @@ class Learner:
     One that publishes nothing works for whoever holds the weights: that one counts updates and lag, and saves them.
     """
 
-    PUBLISHES: ClassVar = True  # so each life of it gets an epoch of its own
-    LOST: ClassVar = "sampled_batches"  # what goes with a life of it, counted when it is restarted
+    description: ClassVar = RoleDescription(publishes=True, lost="sampled_batches")
 
     def __init__(
         self,
@@ -102,17 +99,11 @@ class Learner:
         update: Update,
         exchange: Exchange,
         publish: Publish | None,
-        budget: Budget,
         publish_every: int = 1,
-        divide: Divide | None = None,
     ) -> None:
-        """`publish_every`: updates between the weights that others get to see.
-
-        `divide`: the parts of a batch to make one gradient step of each, all of them one update; without it a batch is
-        one part. It is asked for the next part after the step of the one before.
-        """
+        """`publish_every`: updates between the weights that others get to see."""
         self._ctx, self._source, self._update, self._exchange, self._publish = ctx, source, update, exchange, publish
-        self._spending, self._publish_every, self._divide = Spending(budget, ctx.now), publish_every, divide
+        self._publish_every = publish_every
         self._updates = 0
         self._steps = 0
         self._spoiled = 0
@@ -128,57 +119,64 @@ class Learner:
         await self._share()
         while True:
             batch = await self._source.take()
-            await self.learn(batch)
-            await self._source.settle(batch)
+            priorities = await self.learn(batch)
+            await self._source.done(batch, priorities)
             if self._updates % self._publish_every == 0:
                 await self._share()
 
-    async def learn(self, batch: Batch) -> None:
-        """One update from one batch. A batch whose loss is not finite, or an outlier, is dropped and counted."""
+    async def learn(self, batch: Batch) -> Array | None:
+        """One update from one batch; returns the new priorities of its items, if the update found any.
+
+        A batch whose loss is not finite, or an outlier, is dropped and counted.
+        """
         ctx = self._ctx
         behind = lags(batch.versions[batch.valid], self.version)
         steps = int(behind.size)
         if steps and self._publish is not None:
             ctx.lag(behind)
         after = batch.steps_after(self._steps)
-        try:
-            sound = await self._descend(batch, after - self._steps)
-        except OutlierLoss:
-            ctx.count("dropped/outlier_batches")
-            return
+        self._exchange.begin_batch(after - self._steps)
+        outcome = await self._descend(batch)
+        self._exchange.end_batch()
         self._steps = after
-        ctx.count("learner/steps", steps)
-        if sound:
+        if not outcome.outlier:
+            ctx.count("learner/steps", steps)
+        if outcome.applied:
             self._spoiled = 0
             self._update.observe(batch)
             if self._publish is not None:
                 ctx.count("updates")
+        elif outcome.outlier:
+            ctx.count("dropped/outlier_batches")
         else:
             self._spoil()
-        if sound or self._divide is not None:
+        if outcome.applied or self._update.minibatches is not None:
             # Of several steps some may have been made before the one that was not finite, so that is a version too.
             self._updates += 1
+        return outcome.priorities
 
-    async def _descend(self, batch: Batch, steps: int) -> bool:
-        """The gradient steps of one update; False if one was not finite, and so not made, nor those after it.
-
-        `steps`: the environment steps in the batch; the first part stands for all of them.
-        """
-        ctx, progress = self._ctx, self._spending.share(self._steps)
+    async def _descend(self, batch: Batch) -> _Outcome:
+        """The gradient steps of one update. The first step that is not applied is the last."""
+        ctx = self._ctx
         wanted = ctx.now() - self._measured >= _METRICS_SECONDS
-        for rows, part in [(batch.rewards.size, batch)] if self._divide is None else self._divide(batch):
+        outcome = _Outcome(applied=True)
+        minibatches = self._update.minibatches
+        for rows, part in [(batch.rewards.size, batch)] if minibatches is None else minibatches(batch):
             try:
-                gradients, metrics = await ctx.aside("learn", rows, self._update.gradients, part, wanted)
+                found = await ctx.aside("learn", rows, self._update.gradients, part, wanted)
+                gradients = None if found.outlier else found.values
             except NonFiniteLoss:
-                return False
-            if not await self._exchange.apply(gradients, progress, steps):
-                return False
-            steps = 0
-            for name, value in metrics.items():
+                found, gradients = Gradients([], {}), None
+            applied = await self._exchange.apply(gradients)
+            outcome = _Outcome(applied, found.outlier, found.priorities)
+            if not applied:
+                return outcome
+            for name, value in found.metrics.items():
                 ctx.record(name, value)
         if wanted:
             self._measured = ctx.now()
-        return True
+            self._check_weights()
+        return outcome
 
     async def close(self) -> None:
         await self._source.close()
@@ -189,7 +187,7 @@ class Learner:
         arrays = {f"weights/{name}": value for name, value in weights.items()}
         arrays |= {f"exchange/{name}": value for name, value in self._exchange.state().items()}
         arrays |= {f"update/{name}": value for name, value in self._update.state().items()}
-        return arrays, {"updates": self._updates, "steps": self._steps, "seconds": self._spending.seconds}
+        return arrays, {"updates": self._updates, "steps": self._steps}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
         parts: dict[str, dict[str, Array]] = {"weights": {}, "exchange": {}, "update": {}}
@@ -198,10 +196,10 @@ class Learner:
             parts[part][rest] = value
         if parts["weights"]:
             self._update.load(parts["weights"])
-        self._exchange.restore(parts["exchange"])
+        counted = {name: np.array(values[name]) for name in ("steps", "seconds") if name in values}
+        self._exchange.restore(counted | parts["exchange"])  # runs of before counted both here
         self._update.restore(parts["update"])
         self._updates, self._steps = values["updates"], values["steps"]
-        self._spending.seconds = values.get("seconds", 0.0)  # runs of before had none
 
     async def _share(self) -> None:
         """Publish without waiting for it, but never more than one version ahead."""
@@ -211,7 +209,12 @@ class Learner:
             await self._ctx.wait(self._publish.name, self._published)
         self._published = self._ctx.ahead(self._publish(Versioned(self.version, self._update.weights())))
 
+    def _check_weights(self) -> None:
+        identity = self._ctx.identity
+        check_finite(self._update.weights(), f"{identity.role} {identity.index}")
+
     def _spoil(self) -> None:
+        self._check_weights()
         self._ctx.count("dropped/non_finite_batches")
         self._spoiled += 1
         if self._spoiled >= _PATIENCE:

@@ -8,13 +8,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from thespis.algorithms.flat import Flat, build_flat, decayed
+from thespis.algorithms.updates.flat import Flat, build_flat, decayed
 from thespis.budget import Budget, Spending
 from thespis.config import OptimizerConfig
 from thespis.errors import ThespisError
 from thespis.exchange.precision import decode
+from thespis.finite import CHECK_SECONDS, check_finite
 from thespis.program import Edge
 from thespis.runtime.context import Context
+from thespis.service import Method, RoleDescription
 from thespis.types import Array, Layout, Slice, Stamp, Version
 
 
@@ -35,8 +37,14 @@ class ParameterServer:
     than `max_staleness` updates behind; `wait` holds back whoever is more pushes than that ahead of the slowest.
     """
 
-    EDGES: ClassVar = {"join": "weights", "push": "gradients", "pull": "weights"}
-    PUBLISHES: ClassVar = True  # so each life of it gets an epoch of its own
+    description: ClassVar = RoleDescription(
+        methods={
+            "join": Method("weights", takes="initial weights", gives="weights"),
+            "push": Method("gradients", takes="gradients", gives="weights"),
+            "pull": Method("weights", gives="weights"),
+        },
+        publishes=True,
+    )
 
     def __init__(
         self,
@@ -64,6 +72,7 @@ class ParameterServer:
         self._clocks: dict[int, int] = {}
         self._pending: list[Pending] = []
         self._given: Slice | None = None
+        self._checked = ctx.now()
         self._turn = asyncio.Lock()
         self._begun, self._round, self._moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -186,6 +195,9 @@ class ParameterServer:
             # The rate only: the optimiser's statistics see the whole gradient, else they would undo the division.
             rate /= max(1.0, behind)
         self._optimizer.step(self._values, _average(pending), rate)
+        if self._ctx.now() - self._checked >= CHECK_SECONDS:
+            self._checked = self._ctx.now()
+            check_finite({"values": self._values}, f"{self._ctx.identity.role} {self._ctx.identity.index}")
         self._updates += 1
         self._given = None
         for each in pending:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from thespis.edges import Act
+from thespis.edges import Pull as Pull
 from thespis.envs.autoreset import EnvStep
 from thespis.experience.seats import tell
 from thespis.runtime.context import Context
@@ -15,15 +16,6 @@ from thespis.types import Acted, Array, Inputs, State, Stream, Version, Versione
 
 if TYPE_CHECKING:
     from thespis.networks.acting import Stepper
-    from thespis.roles.inference import Answer
-
-
-class Pull(Protocol):
-    """The edge to a weight store: newer weights, or None."""
-
-    name: str
-
-    def __call__(self, newer_than: Version | None, /) -> Awaitable[Versioned | None]: ...
 
 
 class LocalPolicy:
@@ -65,14 +57,6 @@ class LocalPolicy:
     async def act(self, inputs: Inputs, state: State, greedy: bool = False) -> Acted:
         async with self._ctx.work("inference", items=len(inputs.first)):
             return self._stepper.act(inputs, state, greedy)
-
-
-class Act(Protocol):
-    """The edge to an inference server; what it takes is a `Told`, word by word."""
-
-    name: str
-
-    def __call__(self, *words: object) -> Awaitable[Answer]: ...
 
 
 class RemotePolicy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from thespis.errors import ThespisError
@@ -12,6 +13,7 @@ from thespis.experience.limiters import Limiter, Queue
 from thespis.program import Edge
 from thespis.runtime.context import Context
 from thespis.sealed import unseal
+from thespis.service import Method, RoleDescription
 from thespis.types import Array, flatten, unflatten
 
 
@@ -21,16 +23,19 @@ class Replay:
     Waits rather than drops: losing experience silently would change the algorithm.
     """
 
-    EDGES: ClassVar = {"insert": "experience", "sample": "experience"}
-    FORWARDS: ClassVar = True  # it never looks inside an item
-    FORGETS: ClassVar = True  # a restarted queue is empty: what a checkpoint holds of it has been sampled since
-    LOST: ClassVar = "queues"  # what goes with a life of it, counted when it is restarted
-    NAME: ClassVar = "replay"  # of its counts
+    description: ClassVar = RoleDescription(
+        methods={"insert": Method("experience", takes="unroll"), "sample": Method("experience", gives="batch")},
+        forwards=True,
+        forgets=True,
+        lost="queues",
+        metrics="replay",
+    )
 
     def __init__(self, ctx: Context, *, capacity: int, limiter: Limiter) -> None:
         self._ctx, self._capacity, self._limiter = ctx, capacity, limiter
         self._items: deque[Any] = deque()
         self._changed = asyncio.Condition()
+        self._metrics = self.description.metrics
 
     @classmethod
     def queue(cls, ctx: Context, *, capacity: int) -> Replay:
@@ -63,7 +68,7 @@ class Replay:
         async with self._changed:
             await self._changed.wait_for(lambda: self._limiter.may_insert(len(self._items), 0, 1))
             self._items.append(item)
-            self._ctx.count(f"{self.NAME}/inserted")
+            self._ctx.count(f"{self._metrics}/inserted")
             self._note()
 
     async def sample(self, items: int) -> list[Any]:
@@ -71,7 +76,7 @@ class Replay:
         async with self._changed:
             await self._changed.wait_for(lambda: self._limiter.may_sample(len(self._items), 0, items))
             taken = [self._items.popleft() for _ in range(items)]
-            self._ctx.count(f"{self.NAME}/sampled", items)
+            self._ctx.count(f"{self._metrics}/sampled", items)
             self._note()
             return taken
 
@@ -90,4 +95,11 @@ class Replay:
 class TrainBuffer(Replay):
     """Labelled batches between those who label and those who train; the replay they come from has counts of its own."""
 
-    NAME: ClassVar = "label"
+    description: ClassVar = replace(
+        Replay.description,
+        methods={
+            "insert": Method("experience", takes="labelled batch"),
+            "sample": Method("experience", gives="labelled batch"),
+        },
+        metrics="label",
+    )

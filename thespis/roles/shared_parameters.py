@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from thespis.algorithms.flat import build_flat
+from thespis.algorithms.updates.flat import build_flat
 from thespis.config import OptimizerConfig
 from thespis.exchange.shared import Block, Place
 from thespis.runtime.context import Context
+from thespis.service import Method, RoleDescription
 from thespis.types import Array, Layout, Slice, Version
 
 
@@ -20,8 +21,13 @@ class SharedParameters:
     Workers write without a lock, so a copy taken here may hold half of an update. So may every worker's.
     """
 
-    EDGES: ClassVar = {"join": "weights", "pull": "weights"}
-    PUBLISHES: ClassVar = True  # so each life of it gets an epoch of its own
+    description: ClassVar = RoleDescription(
+        methods={
+            "join": Method("weights", takes="initial weights", gives="shared memory"),
+            "pull": Method("weights", gives="weights"),
+        },
+        publishes=True,
+    )
 
     def __init__(self, ctx: Context, *, optimizer: OptimizerConfig, workers: int) -> None:
         self._ctx, self._cfg, self._workers = ctx, optimizer, workers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,10 @@ from thespis.errors import ThespisError
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.samplers import Sampler
 from thespis.experience.steps import Steps
+from thespis.experience.window import Window
 from thespis.program import Edge
 from thespis.runtime.context import Context
+from thespis.service import Method, RoleDescription
 from thespis.types import Array, Drawn, Stream, Unroll
 
 
@@ -25,28 +27,6 @@ class Open(NamedTuple):
     pending: Array
 
 
-class Window(Protocol):
-    """What an item is: which rows it reads along the links from its own. Rows are given by number, int64 `[N]`."""
-
-    def opened(self, steps: Steps, unroll: Unroll, numbers: Array) -> Array:
-        """Rows where windows start, of an unroll that was just written to rows `numbers`, `[T + 1, B]`."""
-
-    def sort(self, steps: Steps, pending: Array) -> tuple[Array, Array]:
-        """The rows whose windows are complete, and those that wait; others are given up."""
-
-    def errors(self, steps: Steps, numbers: Array) -> Array:
-        """First priorities, float32 `[N]`, by the values the actor sent; NaN where it sent none."""
-
-    def batch(self, steps: Steps, keys: Array, weights: Array, inserted: int) -> Drawn: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def state(self) -> dict[str, Array]: ...
-
-    def restore(self, arrays: dict[str, Array]) -> None: ...
-
-
 class ReplayTable:
     """Keeps the newest steps and hands out items; the limiter holds samples per insert in its band.
 
@@ -55,9 +35,15 @@ class ReplayTable:
     nothing.
     """
 
-    EDGES: ClassVar = {"insert": "experience", "sample": "experience", "prioritise": "experience"}
-    NAME: ClassVar = "replay"  # of its metrics
-    HOLDS: ClassVar[str | None] = "replay/inserted"  # since its checkpoint: counted as dropped when it is restarted
+    description: ClassVar = RoleDescription(
+        methods={
+            "insert": Method("experience", takes="unroll"),
+            "sample": Method("experience", gives="batch"),
+            "prioritise": Method("experience", takes="priorities"),
+        },
+        intake="replay/inserted",
+        metrics="replay",
+    )
 
     def __init__(
         self,
@@ -73,6 +59,7 @@ class ReplayTable:
         self._ctx, self._steps, self._window, self._sampler, self._limiter = ctx, steps, window, sampler, limiter
         self._shape_rewards = shape_rewards
         self._rng = ctx.rng("sample")
+        self._metrics = self.description.metrics
         self._streams: dict[tuple[str, int], Open] = {}
         self._times = np.zeros(steps.capacity, np.uint16)
         self._max_times = max_times
@@ -197,11 +184,11 @@ class ReplayTable:
         self._left += len(items) * self._max_times
         self._streams[stream.who] = Open(stream.incarnation, numbers[-1], waiting)
         self._inserted += len(items)
-        self._ctx.count(f"{self.NAME}/inserted", len(items))
+        self._ctx.count(f"{self._metrics}/inserted", len(items))
         self._taken += int(np.count_nonzero(unroll.valid))
-        self._ctx.record(f"{self.NAME}/fill", min(steps.written, steps.capacity) / steps.capacity)
+        self._ctx.record(f"{self._metrics}/fill", min(steps.written, steps.capacity) / steps.capacity)
         if self._taken:
-            self._ctx.record(f"{self.NAME}/bytes_per_transition", self._row_bytes * steps.written / self._taken)
+            self._ctx.record(f"{self._metrics}/bytes_per_transition", self._row_bytes * steps.written / self._taken)
 
     @property
     def _row_bytes(self) -> float:
@@ -225,7 +212,7 @@ class ReplayTable:
         if len(slots):
             gone = np.unique(slots[self._sampler.holds(slots)])
             if len(gone):
-                self._ctx.record(f"{self.NAME}/times_sampled", float(self._times[gone].mean()), weight=len(gone))
+                self._ctx.record(f"{self._metrics}/times_sampled", float(self._times[gone].mean()), weight=len(gone))
             self._left -= self._draws_left(gone)
             self._sampler.remove(gone)
 
@@ -238,7 +225,7 @@ class ReplayTable:
     def _draw(self, items: int) -> Drawn:
         slots, weights = self._pick(items)
         self._sampled += items
-        self._ctx.count(f"{self.NAME}/sampled", items)
+        self._ctx.count(f"{self._metrics}/sampled", items)
         return self._window.batch(self._steps, self._steps.number(slots), weights, self._inserted)
 
     def _pick(self, items: int) -> tuple[Array, Array]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from thespis.algorithms.population import Hypers
+from thespis.algorithms.updates.population import Hypers
+from thespis.edges import Ready, Take
 from thespis.errors import ThespisError
 from thespis.launch import launch
 from thespis.runs.lineage import Reached
 from thespis.runs.members import Members, dropped, episodes_since, reached
 from thespis.runtime.context import Context
 from thespis.runtime.session import Session
+from thespis.service import RoleDescription
 from thespis.trained import RunFailed
 from thespis.types import Episode
 
@@ -45,14 +46,14 @@ class Outcome:
 class Trainer:
     """Takes a segment, trains it, says what came of it. Killed half way, its next life goes on from the checkpoint."""
 
-    LOST: ClassVar = "partial_segments"  # what goes with a life of it, counted when it is restarted
+    description: ClassVar = RoleDescription(lost="partial_segments")
 
     def __init__(
         self,
         ctx: Context,
         members: Members,
-        take: Callable[[int], Awaitable[Segment]],
-        ready: Callable[[Outcome], Awaitable[None]],
+        take: Take,
+        ready: Ready,
     ) -> None:
         self._ctx, self._members, self._take, self._ready = ctx, members, take, ready
 
@@ -113,6 +114,10 @@ class Training:
             )
         except RunFailed as failure:
             return str(failure).splitlines()[0]
+        except ThespisError as refusal:
+            if self._session is None or not self._session.monitor.updates:
+                raise
+            return str(refusal)  # it learned until its weights were no longer finite: others may do better
         return None
 
     def _began(self, session: Session) -> None:

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from thespis.edges import InsertLabelled, Pull
 from thespis.runtime.context import Context
+from thespis.service import RoleDescription
 from thespis.types import Labelled, Version
 
 if TYPE_CHECKING:
-    from thespis.algorithms.qtopt import Labeller
+    from thespis.algorithms.updates.qtopt import Labeller
     from thespis.roles.learner import Source
-    from thespis.roles.policy import Pull
-
-
-class Insert(Protocol):
-    """The edge that takes labelled batches."""
-
-    name: str
-
-    def __call__(self, batch: Labelled, /) -> Awaitable[None]: ...
 
 
 class BellmanUpdater:
@@ -30,7 +22,7 @@ class BellmanUpdater:
     with one is the batch it was on.
     """
 
-    LOST: ClassVar = "unlabelled_batches"  # what goes with a life of it, counted when it is restarted
+    description: ClassVar = RoleDescription(lost="unlabelled_batches")
 
     def __init__(
         self,
@@ -38,7 +30,7 @@ class BellmanUpdater:
         source: Source,
         labeller: Labeller,
         pulls: tuple[Pull, Pull],
-        insert: Insert,
+        insert: InsertLabelled,
         pull_every: int,
     ) -> None:
         """`pulls`: of the first and of the second lagged network. `pull_every`: batches between two pulls."""

@@ -7,6 +7,7 @@ from collections import deque
 from typing import ClassVar
 
 from thespis.runtime.context import Context
+from thespis.service import Method, RoleDescription
 from thespis.types import Version, Versioned
 
 
@@ -16,8 +17,14 @@ class WeightStore:
     `hold_back`: serve weights that are this many updates old, to study lag; 0 serves the newest.
     """
 
-    EDGES: ClassVar = {"publish": "weights", "pull": "weights", "next": "weights"}
-    FORWARDS: ClassVar = True  # it looks at versions only
+    description: ClassVar = RoleDescription(
+        methods={
+            "publish": Method("weights", takes="weights"),
+            "pull": Method("weights", gives="weights"),
+            "next": Method("weights", gives="weights"),
+        },
+        forwards=True,
+    )
 
     def __init__(self, ctx: Context, *, hold_back: int = 0) -> None:
         self._ctx = ctx

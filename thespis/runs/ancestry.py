@@ -7,7 +7,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from thespis.algorithms.population import best
+from thespis.algorithms.updates.population import best
 from thespis.runs.figures import number
 from thespis.runs.lineage import Member, Row, read
 

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from thespis.errors import ThespisError
 from thespis.runs import commit
+from thespis.runs.files import open_regular, read_bytes
 from thespis.types import Array, uncut
 
 META = "meta.json"
@@ -31,6 +35,10 @@ _DTYPES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
     "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64",
 }  # fmt: skip
+_SAVED = "saved"
+"""In the meta of a checkpoint: names of the files, without their ending, of all roles that have a state in it."""
+_HOLDERS = "holders"
+"""In the meta of a checkpoint: names of the files, without their ending, of the roles that hold the policy."""
 _NAME = re.compile(r"update-(\d{9,})(?:-(\d+))?")
 
 
@@ -59,12 +67,16 @@ class Found:
 class Checkpoints:
     """The committed checkpoints of one run: the newest `keep`, and the one with the highest score."""
 
-    def __init__(self, directory: Path, keep: int) -> None:
+    def __init__(self, directory: Path, keep: int, required: Sequence[tuple[str, int]] = ()) -> None:
+        """`required`: roles without whose state a checkpoint is none, since they hold the weights."""
         if keep < 1:
             raise ThespisError(f"keeping {keep} checkpoints leaves nothing to resume from; keep at least 1")
         self.directory = directory
         self.keep = keep
+        self._required = required
         self._damaged: set[str] = set()
+        self._read: dict[str, str] = {}
+        """Names of checkpoints that are being read, by reader."""
 
     def stage(self) -> Path:
         """A directory for every role to save its files in; ends in `commit` or `discard`."""
@@ -74,6 +86,7 @@ class Checkpoints:
     def commit(self, staging: Path, meta: dict[str, Any]) -> Path:
         """Make `staging` the newest checkpoint, then prune. `meta` needs `update`, and may have a `score`.
 
+        Who has saved is written into it, so that a checkpoint from which somebody's files were taken is no whole one.
         Raises `OSError` when the disk is full; the earlier checkpoints are untouched then, as pruning comes last.
         """
         newest = max(self._ages(), default=None)
@@ -81,7 +94,9 @@ class Checkpoints:
         if newest is not None and age.update <= newest.update:
             age = age._replace(branch=newest.branch + 1)
         try:
-            (staging / META).write_bytes(commit.to_json(meta))
+            saved = sorted(file.stem for file in staging.glob("[!.]*.safetensors"))
+            holders = {_HOLDERS: [f"{role}-{index}" for role, index in self._required]} if self._required else {}
+            (staging / META).write_bytes(commit.to_json({**meta, _SAVED: saved, **holders}))
         except BaseException:
             self.discard(staging)
             raise
@@ -95,15 +110,15 @@ class Checkpoints:
 
     def discard(self, staging: Path) -> None:
         """Give up a checkpoint that some role could not save."""
-        shutil.rmtree(staging, ignore_errors=True)
+        commit.discard(staging)
 
     def newest_valid(self) -> Found:
-        """The newest checkpoint whose every digest matches; reads all of its bytes."""
+        """The newest checkpoint whose every digest matches, and that lacks nobody; reads all of its bytes."""
         skipped = []
         for age in sorted(self._ages(), reverse=True):
             path = self.directory / age.name
             try:
-                commit.verify(path)
+                _verify(path, self._required)
             except commit.CorruptCheckpoint as damage:
                 self._damaged.add(age.name)
                 skipped.append(f"{age.name}: {damage}")
@@ -111,11 +126,26 @@ class Checkpoints:
                 return Found(path, skipped)
         return Found(None, skipped)
 
+    def reserve(self, reader: str, path: Path) -> None:
+        """Keep a checkpoint from being pruned until `release(reader)`."""
+        self._read[reader] = path.name
+
+    def reserve_newest(self, reader: str) -> Found:
+        """Find the newest valid checkpoint and reserve it, so that no commit in between prunes it."""
+        found = self.newest_valid()
+        if found.path is not None:
+            self.reserve(reader, found.path)
+        return found
+
+    def release(self, reader: str) -> None:
+        """The reader, if it had reserved a checkpoint, has read it."""
+        self._read.pop(reader, None)
+
     def best(self) -> Path | None:
         """The undamaged checkpoint with the highest score, the newer of equals; None if none has a score."""
         while (path := self._find_best()) is not None:
             try:
-                commit.verify(path)
+                _verify(path, self._required)
             except commit.CorruptCheckpoint:
                 self._damaged.add(path.name)
             else:
@@ -137,7 +167,7 @@ class Checkpoints:
 
     def _prune(self, best: Path | None) -> None:
         # A damaged checkpoint is none, so it must not push a good one out of the newest `keep`.
-        kept = {best, *self._undamaged()[-self.keep :]}
+        kept = {best, *self._undamaged()[-self.keep :], *(self.directory / name for name in list(self._read.values()))}
         for age in self._ages():
             path = self.directory / age.name
             if path not in kept:
@@ -175,11 +205,30 @@ def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
+def carry_over(earlier: Path, staging: Path, role: str, index: int) -> bool:
+    """Take what a role saved in an earlier checkpoint into the one that is being staged; False if it saved nothing."""
+    saved = [file for file in _files(earlier, role, index) if file.exists()]
+    for file in saved:
+        try:
+            os.link(file, staging / file.name)  # nobody writes into a committed file, so two names may share it
+        except OSError:
+            shutil.copyfile(file, staging / file.name)
+    return bool(saved)
+
+
+def saved(path: Path, role: str, index: int) -> bool:
+    """Whether a role has written its state there."""
+    return all(file.exists() for file in _files(path, role, index))
+
+
+def _files(path: Path, role: str, index: int) -> tuple[Path, Path]:
+    return path / f"{role}-{index}.safetensors", path / f"{role}-{index}.json"
+
+
 def load_values(path: Path, role: str, index: int) -> dict[str, Any]:
     """The JSON values alone of what `save_role` wrote; none if the role was not part of the checkpoint."""
     file = path / f"{role}-{index}.json"
-    values: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    return values
+    return _load_json(file) if file.exists() else {}
 
 
 def load_role(path: Path, role: str, index: int) -> tuple[dict[str, Array], dict[str, Any]] | None:
@@ -192,32 +241,102 @@ def load_role(path: Path, role: str, index: int) -> tuple[dict[str, Array], dict
     if not any(name in commit.manifest_of(path) for name in names):
         return None
     commit.verify(path, names)
-    return load_file(path / names[0]), json.loads((path / names[1]).read_text())
+    return load_arrays(path / names[0]), _load_json(path / names[1])
 
 
-def policy_weights(path: Path) -> dict[str, Array] | None:
-    """The policy's weights by name, from whoever held them: learner, coordinator, controller, or a server's shards.
+def policy_weights(path: Path, holders: Sequence[tuple[str, int]] | None = None) -> dict[str, Array] | None:
+    """The policy's weights by name, from the roles that hold them: the first with whole weights, or all with slices.
 
     `path`: a checkpoint, or one that is being staged. It is not compared with its manifest here.
+    `holders`: these roles, in the order of their slices; a committed checkpoint names them itself.
     """
-    for holder in (path / f"{role}-0.safetensors" for role in ("learner", "coordinator", "controller")):
-        saved: dict[str, Array] = load_file(holder) if holder.exists() else {}
+    stems = _holders(path) if holders is None else [f"{role}-{index}" for role, index in holders]
+    slices = []
+    for stem in stems:
+        file = path / f"{stem}.safetensors"
+        saved = load_arrays(file) if file.exists() else {}
         weights = {k.removeprefix("weights/"): array for k, array in saved.items() if k.startswith("weights/")}
         if weights:
             return weights
-    shards = [path / f"server-{shard}.safetensors" for shard in range(len(list(path.glob("server-*.safetensors"))))]
-    held = [load_file(shard) for shard in shards]
-    if not held or not all(held):
+        # Where servers keep an average, that is what acts.
+        slices.append(saved.get("average", saved.get("values")))
+    values = [each for each in slices if each is not None]
+    if not values or len(values) < len(slices):
         return None
-    layout = json.loads(shards[0].with_suffix(".json").read_text())["layout"]
-    # Where servers keep an average, that is what acts.
-    return uncut(np.concatenate([arrays.get("average", arrays["values"]) for arrays in held]), layout)
+    return uncut(np.concatenate(values), _load_json(path / f"{stems[0]}.json")["layout"])
+
+
+def _holders(path: Path) -> list[str]:
+    """The files, without their ending, of the roles that hold the policy.
+
+    Checkpoints of an earlier version do not name them: then they are the roles with arrays that are a policy's.
+    """
+    meta, files = _load_json(path / META), list(path.glob("[!.]*.safetensors"))
+    if isinstance(meta.get(_HOLDERS), list):
+        own = {file.stem for file in files}
+        return list(meta[_HOLDERS]) if own.issuperset(map(str, meta[_HOLDERS])) else []
+    names = {file.stem: _array_names(file) for file in files}
+    whole = sorted(stem for stem, arrays in names.items() if any(name.startswith("weights/") for name in arrays))
+    slices = [stem for stem, arrays in names.items() if "values" in arrays]
+    return whole or sorted(slices, key=lambda stem: int(stem.rpartition("-")[2]))
 
 
 def read_meta(path: Path) -> dict[str, Any]:
     """The `meta` a checkpoint was committed with."""
-    meta: dict[str, Any] = json.loads((path / META).read_bytes())
+    meta = _load_json(path / META)
+    for name in (_SAVED, _HOLDERS):
+        meta.pop(name, None)
     return meta
+
+
+def _verify(path: Path, required: Sequence[tuple[str, int]]) -> None:
+    """Raise `CorruptCheckpoint` unless all files are as committed, and all who saved or are required are there."""
+    commit.verify(path)
+    files = commit.manifest_of(path)
+    if META not in files:
+        raise commit.CorruptCheckpoint(path / META, "is missing")
+    saved = _load_json(path / META).get(_SAVED)  # none in a checkpoint of an earlier version
+    stems = map(str, saved) if isinstance(saved, list) else ()
+    for stem in (*stems, *(f"{role}-{index}" for role, index in required)):
+        for name in (f"{stem}.safetensors", f"{stem}.json"):
+            if name not in files:
+                raise commit.CorruptCheckpoint(path / name, "is missing")
+
+
+def load_arrays(file: Path) -> dict[str, Array]:
+    """The arrays of a safetensors file, as writable copies."""
+    with _reading(file):
+        arrays: dict[str, Array] = load_file(file)
+    return arrays
+
+
+def _array_names(file: Path) -> list[str]:
+    """What the arrays of a safetensors file are called; only its header is read."""
+    with _reading(file), safe_open(file, "numpy") as arrays:
+        return list(arrays.keys())
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        open_regular(file, follow=False).close()  # the library would wait for somebody to write into a FIFO
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, SafetensorError) as error:
+        raise commit.CorruptCheckpoint(file, f"cannot be read ({error})") from None
+
+
+def _load_json(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(read_bytes(file, follow=False))
+        if not isinstance(values, dict):
+            raise ValueError("it is no table")
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise commit.CorruptCheckpoint(file, f"cannot be read ({error})") from None
+    return values
 
 
 def weights_sha256(arrays: Mapping[str, Array]) -> str:
@@ -226,13 +345,13 @@ def weights_sha256(arrays: Mapping[str, Array]) -> str:
     for name in sorted(arrays):
         array = np.asarray(arrays[name], order="C")
         digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
-        digest.update(array.tobytes())
+        digest.update(array.reshape(-1).view(np.uint8).data)  # a copy would hold up the other threads
     return digest.hexdigest()
 
 
 def _score(path: Path) -> float | None:
     try:
         score = read_meta(path).get("score")
-    except (OSError, ValueError, AttributeError):
+    except (FileNotFoundError, commit.CorruptCheckpoint):
         return None
     return float(score) if isinstance(score, int | float) else None

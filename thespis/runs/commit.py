@@ -15,10 +15,12 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from thespis.errors import ThespisError
+from thespis.runs.files import open_regular, read_bytes
 
 MANIFEST = "manifest.json"
 _TEMPORARY = ".tmp-"
@@ -48,6 +50,17 @@ def commit_file(path: Path, data: bytes) -> None:
     _sync(path.parent)
 
 
+def overwrite(path: Path, data: bytes) -> None:
+    """Replace the content of a small file in place, on a disk that has no room for another."""
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(descriptor, data, 0)
+        os.ftruncate(descriptor, len(data))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def stage(directory: Path) -> Path:
     """A new empty directory below `directory` in which any process may write files, until it is committed."""
     staging = _beside(directory)
@@ -63,10 +76,11 @@ def commit_directory(staging: Path, path: Path) -> None:
     try:
         files = {}
         for file in sorted(staging.iterdir()):
-            if file.name.startswith("."):
-                file.unlink()  # a writer killed half way, whose successor wrote the file again
+            if file.name.startswith("."):  # of a writer that was killed half way, or was late
+                _remove(file, staging.parent)
                 continue
-            files[file.name] = {"sha256": _digest(file), "size": file.stat().st_size}
+            with open(file, "rb") as stream:
+                files[file.name] = {"sha256": _digest(stream), "size": file.stat().st_size}
             _sync(file)
         manifest = staging / MANIFEST
         manifest.write_bytes(to_json({"files": files}))
@@ -74,7 +88,7 @@ def commit_directory(staging: Path, path: Path) -> None:
         _sync(staging)
         os.rename(staging, path)
     except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+        discard(staging)
         raise
     _sync(path.parent)
 
@@ -87,16 +101,26 @@ def commit_tree(staging: Path, path: Path) -> None:
     _sync(path.parent)
 
 
+def discard(entry: Path) -> None:
+    """Remove an entry that other processes may still be writing into, as far as the file system allows."""
+    with suppress(OSError):
+        _remove(entry, entry.parent)
+
+
 def manifest_of(path: Path) -> dict[str, tuple[str, int]]:
-    """(SHA-256, size) by file name, of a committed directory."""
+    """(SHA-256, size) by file name, of a committed directory. All of the files are in the directory itself."""
     manifest = path / MANIFEST
     try:
-        files = json.loads(manifest.read_bytes())["files"]
-        return {str(name): (str(entry["sha256"]), int(entry["size"])) for name, entry in files.items()}
+        files = json.loads(read_bytes(manifest, follow=False))["files"]
+        listed = {str(name): (str(entry["sha256"]), int(entry["size"])) for name, entry in files.items()}
     except FileNotFoundError:
         raise CorruptCheckpoint(manifest, "is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CorruptCheckpoint(manifest, "cannot be read") from None
+    for name in listed:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise CorruptCheckpoint(manifest, f"names {name!r}, which is no file of its directory")
+    return listed
 
 
 def verify(path: Path, only: Iterable[str] | None = None) -> None:
@@ -106,10 +130,12 @@ def verify(path: Path, only: Iterable[str] | None = None) -> None:
         file = path / name
         try:
             digest, size = files[name]
-            if file.stat().st_size != size:
-                raise CorruptCheckpoint(file, f"has {file.stat().st_size} bytes instead of {size}")
-            if _digest(file) != digest:
-                raise CorruptCheckpoint(file, "does not match its SHA-256")
+            with open_regular(file, follow=False) as stream:
+                found = os.fstat(stream.fileno()).st_size
+                if found != size:
+                    raise CorruptCheckpoint(file, f"has {found} bytes instead of {size}")
+                if _digest(stream) != digest:
+                    raise CorruptCheckpoint(file, "does not match its SHA-256")
         except (KeyError, FileNotFoundError):
             raise CorruptCheckpoint(file, "is missing") from None
         except OSError as error:
@@ -123,11 +149,8 @@ def sweep(directory: Path) -> list[str]:
     """
     leftovers = sorted(directory.glob(f"{_TEMPORARY}*"))
     for leftover in leftovers:
-        if leftover.is_dir():
-            shutil.rmtree(leftover)
-        else:
-            leftover.unlink()
-    return [leftover.name for leftover in leftovers]
+        discard(leftover)
+    return [leftover.name for leftover in leftovers if not os.path.lexists(leftover)]
 
 
 def to_json(value: Any, indent: int | None = 1) -> bytes:
@@ -143,6 +166,19 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _remove(entry: Path, directory: Path) -> None:
+    """Remove an entry. One that is a directory is first renamed, to a temporary name in `directory`.
+
+    A late writer then finds nothing under the old name, and cannot add a file to a directory that is being removed.
+    """
+    if entry.is_symlink() or not entry.is_dir():
+        entry.unlink()
+        return
+    grave = _beside(directory)
+    entry.rename(grave)
+    shutil.rmtree(grave, ignore_errors=True)
+
+
 def _beside(directory: Path) -> Path:
     return directory / f"{_TEMPORARY}{uuid.uuid4().hex}"
 
@@ -155,9 +191,8 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _digest(file: Path) -> str:
-    with open(file, "rb") as stream:
-        digest = hashlib.sha256()
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
+def _digest(stream: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while chunk := stream.read(_CHUNK):
+        digest.update(chunk)
     return digest.hexdigest()

@@ -6,11 +6,13 @@ import errno
 import json
 import re
 import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 from thespis.errors import ThespisError
-from thespis.runs.commit import commit_file, sweep, to_json
+from thespis.runs.commit import commit_file, overwrite, sweep, to_json
+from thespis.runs.files import read_bytes
 
 
 class RunDirectory:
@@ -19,6 +21,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.yaml"
+        self.spaces = path / "spaces.json"
         self.metrics = path / "metrics.jsonl"
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
@@ -26,6 +29,8 @@ class RunDirectory:
         self.log = path / "log.txt"
         self.summary = path / "summary.json"
         self._made: list[Path] = []
+        self._epochs: dict[str, int] = {}
+        self._kept: tuple[int, bytes] | None = None
 
     @classmethod
     def create(
@@ -48,15 +53,41 @@ class RunDirectory:
         run = cls(path)
         if not run.config.is_file():
             raise ThespisError(f"{path} holds no run (no config.yaml); give a directory that `thespis train` made")
+        run._refuse_links()
         return run
 
+    def _refuse_links(self) -> None:
+        """Refuse a link or a device where a run keeps its own: to write there would change what is elsewhere."""
+        directories = (self.checkpoints, self.tensorboard)
+        for path in vars(self).values():
+            if not isinstance(path, Path) or path == self.path:
+                continue
+            kind, what = (stat.S_IFDIR, "directory") if path in directories else (stat.S_IFREG, "file")
+            with suppress(FileNotFoundError):
+                if stat.S_IFMT(path.lstat().st_mode) != kind:
+                    raise ThespisError(f"{path} is no {what} of its own; put a {what} in its place, or leave the run")
+
     def sweep(self) -> list[str]:
-        """Remove what a killed process left half written; only for the process that is about to resume the run."""
-        return [*sweep(self.path), *(sweep(self.checkpoints) if self.checkpoints.is_dir() else ())]
+        """Remove what killed processes left half written, also in the runs of a population's members.
+
+        Only for the driver of the run, while no other process of the run is there.
+        """
+        members = self.path / "members"
+        directories = [d for d in (self.path, self.checkpoints, members) if d.is_dir() and not d.is_symlink()]
+        swept = [name for directory in directories for name in sweep(directory)]
+        if members in directories:
+            swept += [name for member in sorted(members.iterdir()) for name in RunDirectory(member).sweep()]
+        return swept
+
+    def tidy(self) -> None:
+        """Sweep at the end of the run, unless the directory is another one by now."""
+        with suppress(OSError):
+            if not self.is_gone():
+                self.sweep()
 
     def discard(self) -> None:
         """Take back a run that never took a step: what is in it, and the directories that were made for it."""
-        for entry in self.path.iterdir():
+        for entry in list(self.path.iterdir()) if self.path.is_dir() else ():
             if entry.is_dir():
                 shutil.rmtree(entry)
             else:
@@ -65,21 +96,51 @@ class RunDirectory:
             with suppress(OSError):  # it was there before, or another run lives in it by now
                 directory.rmdir()
 
-    def next_epoch(self, role: str = "learner") -> int:
+    def next_epoch(self, role: str) -> int:
         """0, 1, 2, ... one higher at every call, on disk before it is returned.
 
         A restored learner takes one before it publishes, so its weights always look newer than a lost one's.
         """
         file = self.checkpoints / f"epoch-{role}.json"
         try:
-            epoch = int(json.loads(file.read_bytes())["epoch"]) + 1
+            epoch = int(json.loads(read_bytes(file, follow=False))["epoch"]) + 1
         except FileNotFoundError:
-            epoch = 0
-        except (ValueError, KeyError, TypeError):
+            epoch = self._epochs.get(role, -1) + 1
+        except (OSError, ValueError, KeyError, TypeError):
             # Starting again at 0 would make actors refuse every new weight.
             raise ThespisError(f'{file} cannot be read; write {{"epoch": N}} with N above any earlier one') from None
-        commit_file(file, to_json({"epoch": epoch}))
+        data = to_json({"epoch": epoch})
+        try:
+            commit_file(file, data)
+        except OSError:
+            # A full disk has no room for a second file, but this one has its block already.
+            if not file.exists():
+                raise
+            overwrite(file, data)
+        self._epochs[role] = epoch
         return epoch
+
+    def keep(self) -> None:
+        """Remember the directory as it is now, for `is_gone` and `make_again`."""
+        self._kept = self.path.stat().st_ino, self.config.read_bytes() if self.config.exists() else b""
+
+    def is_gone(self) -> bool:
+        """Whether the directory was deleted or moved since `keep`."""
+        try:
+            return self._kept is not None and self.path.stat().st_ino != self._kept[0]
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # out of reach for a moment, as on a network
+
+    def make_again(self) -> None:
+        """Make the directory, with the settings of the run, after it was deleted."""
+        assert self._kept is not None
+        for directory in (self.path, self.checkpoints, self.tensorboard):
+            directory.mkdir(parents=True, exist_ok=True)
+        if self._kept[1]:
+            commit_file(self.config, self._kept[1])
+        self.keep()
 
     @classmethod
     def _claim(cls, path: Path, new: bool = False) -> RunDirectory:
@@ -100,8 +161,9 @@ class RunDirectory:
             for directory in reversed(made):
                 with suppress(OSError):
                     directory.rmdir()
-            if isinstance(error, OSError) and not isinstance(error, FileExistsError):
-                raise ThespisError(f"cannot make {path} ({error.strerror}); give another --run-dir") from None
+            if isinstance(error, OSError | ValueError) and not isinstance(error, FileExistsError):
+                reason = getattr(error, "strerror", None) or error  # ValueError: a null character
+                raise ThespisError(f"cannot make {path} ({reason}); give another --run-dir") from None
             raise
         return run
 

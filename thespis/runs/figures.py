@@ -44,8 +44,10 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`42s`, `3m 07s`, `2h 05m`, `4d 03h`."""
+    """`1.4s`, `42s`, `3m 07s`, `2h 05m`, `4d 03h`."""
     whole = int(seconds)
+    if 0.0 < seconds < 10.0:  # whole seconds would hide half of a short run
+        return f"{min(seconds, 9.9):.1f}s"
     for size, unit, small, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= size:
             return f"{whole // size}{unit} {whole % size // small:02d}{small_unit}"

@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from thespis.algorithms.population import Hypers
+from thespis.algorithms.updates.population import Hypers
 from thespis.runs.commit import to_json
+from thespis.runs.files import read_text
 from thespis.runs.writers import Appender
 
 FILE = "lineage.jsonl"
@@ -110,7 +111,7 @@ class Lineage:
 def read(directory: Path) -> list[Row]:
     """All whole lines of the file; none if there is no file yet."""
     try:
-        text = (directory / FILE).read_text()
+        text = read_text(directory / FILE)
     except FileNotFoundError:
         return []
     return [_row(json.loads(line)) for line in text.splitlines(keepends=True) if line.endswith("\n")]

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from thespis.algorithms.population import Hypers
+from thespis.algorithms.updates.population import Hypers
 from thespis.config import Experiment
 from thespis.errors import ThespisError
 from thespis.launch import write_config
@@ -114,7 +114,7 @@ def episodes_since(checkpoint: Path, before: int) -> list[Episode]:
     """The last episodes of a run that ended after its first `before`, as its checkpoint has them."""
     state: dict[str, Any] = read_meta(checkpoint)["monitor"]
     new = min(state["episodes"] - before, len(state["window"]))
-    return [Episode(reward, length) for reward, length in state["window"][len(state["window"]) - new :]]
+    return [Episode(*episode) for episode in state["window"][len(state["window"]) - new :]]
 
 
 def dropped(checkpoint: Path | None) -> dict[str, int]:

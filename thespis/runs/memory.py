@@ -29,7 +29,8 @@ def refuse_more_than_fits(cfg: Experiment, spaces: Spaces, processes: int, membe
 
 def replay_bytes(cfg: Experiment, space: Space[Any]) -> int:
     """What the steps of a full replay take, if the architecture has one."""
-    replay = getattr(cfg, "replay", None)
+    items = None if cfg.learned is None else cfg.learned.items
+    replay = getattr(items, "replay", None)
     if replay is None:
         return 0
     steps = int(replay.capacity * _bytes(space))

@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from thespis.envs.infos import means, metric
 from thespis.runs.interval import Interval, RoleTotal
 from thespis.runtime.context import Report, Stat, Traffic
 from thespis.types import Episode
@@ -54,6 +55,8 @@ class Monitor:
         """When the threshold was first reached; stays, even if the return falls again."""
         self.eval_reward: float | None = None
         self.eval_episodes = 0
+        self.eval_steps: int | None = None
+        """Environment steps taken when the newest evaluation was reported."""
         self.rss_mb: dict[str, dict[int, float]] = {}
         self.cpu_seconds: dict[str, float] = {}
         """By role, of the processes in which it is the first."""
@@ -67,10 +70,16 @@ class Monitor:
         """Which roles are at something long that watches itself, so that no update from them is no stall."""
         self.history: deque[float] = deque(maxlen=_HISTORY)
         """Mean return at each row, for the curve in the panel."""
-        self.row_values: dict[str, float] = {}
+        self.latest: dict[str, float] = {}
+        """The newest value of every metric; a row leaves out what had no data in its interval."""
         self._window: deque[Episode] = deque(maxlen=WINDOW)
         self._first_update: Mark | None = None
         self._last_update: Mark | None = None
+        self._first_updates = 0
+        self._last_step = 0.0
+        self._resumed: float | None = None
+        self._pause = 0.0
+        self._paused = 0.0
         self._offset = -started
         self._open = Interval(0.0)
         self._closed: Interval | None = None
@@ -113,25 +122,36 @@ class Monitor:
         return math.fsum(e.reward for e in self._window) / len(self._window) if self._window else None
 
     @property
+    def return_episodes(self) -> int:
+        """How many training episodes `return_mean` is taken over."""
+        return len(self._window)
+
+    @property
     def reached(self) -> bool:
         """Whether the mean over 100 episodes has touched the threshold at any episode so far."""
         return self.crossed is not None
 
     @property
-    def steps_per_second(self) -> float | None:
-        """Environment steps per second from the first update to the last, so without start-up and shutdown."""
+    def learning_seconds(self) -> float | None:
+        """Run time from the first update to the last, without the start-up of a resumed run in between."""
         first, last = self._first_update, self._last_update
-        if first is None or last is None or last.seconds <= first.seconds:
+        if first is None or last is None or last.seconds - first.seconds - self._paused <= 0.0:
             return None
-        return (last.env_steps - first.env_steps) / (last.seconds - first.seconds)
+        return last.seconds - first.seconds - self._paused
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Environment steps per second of `learning_seconds`, so without start-up and shutdown."""
+        first, last, seconds = self._first_update, self._last_update, self.learning_seconds
+        if first is None or last is None or seconds is None:
+            return None
+        return (last.env_steps - first.env_steps) / seconds
 
     @property
     def updates_per_second(self) -> float | None:
-        """Over the same time as `steps_per_second`."""
-        first, last = self._first_update, self._last_update
-        if first is None or last is None or last.seconds <= first.seconds:
-            return None
-        return self.updates / (last.seconds - first.seconds)
+        """Updates per second of `learning_seconds`; the first report of updates only starts that clock."""
+        seconds = self.learning_seconds
+        return None if seconds is None else (self.updates - self._first_updates) / seconds
 
     @property
     def shown(self) -> Interval:
@@ -155,6 +175,7 @@ class Monitor:
         if "eval/mean_reward" in report.stats:
             self.eval_reward = report.stats["eval/mean_reward"].mean
             self.eval_episodes = report.counters.get("eval/episodes", 0)
+            self.eval_steps = self.env_steps
         self.rss_mb.setdefault(report.role, {})[report.index] = report.rss_mb
         if report.cpu_seconds:
             self.cpu_seconds[report.role] = self.cpu_seconds.get(report.role, 0.0) + report.cpu_seconds
@@ -165,21 +186,35 @@ class Monitor:
             self.roles.setdefault(report.role, RoleTotal()).add(report)
         if self.env_steps:
             self.first_step = self.first_step or here
+        if report.counters.get("env_steps", 0):
+            self._last_step = here.seconds
+            if self._resumed is not None:
+                self._pause, self._resumed = here.seconds - self._resumed, None
         if report.counters.get("updates", 0):
-            self._first_update = self._first_update or here
+            if self._first_update is None:
+                self._first_update, self._first_updates = here, self.updates
             self._last_update = here
+            self._paused, self._pause = self._paused + self._pause, 0.0
         for episode in report.episodes:
             self._add_episode(episode, here)
 
     def _add_episode(self, episode: Episode, here: Mark) -> None:
-        # Plain numbers: a numpy scalar from an environment would not fit in the JSON of a checkpoint.
-        self._window.append(Episode(float(episode.reward), int(episode.length)))
         self.episodes += 1
-        if self.threshold is None or self.crossed is not None:
+        if self.crossed is not None:
+            # The run ends because of this mean. Episodes that finish while it ends would replace the mean by another.
+            return
+        # Plain numbers: a numpy scalar from an environment would not fit in the JSON of a checkpoint.
+        self._window.append(Episode(float(episode.reward), int(episode.length), episode.info))
+        if self.threshold is None:
             return
         mean = self.return_mean_100
         if mean is not None and mean >= self.threshold:
             self.crossed = here
+
+    def took(self, steps: int) -> None:
+        """Count steps of a process that did not live to report them."""
+        self.counters["env_steps"] = self.env_steps + steps
+        self._open.env_steps += steps
 
     def restarted(self, role: str, index: int, lost: str | None = None) -> None:
         """Count a restart and what went with it; what the lost process was waiting on is no longer so."""
@@ -195,19 +230,24 @@ class Monitor:
             name = f"dropped/{name}"
             self.counters[name] = self.counters.get(name, 0) + number
 
-    def row(self, now: float) -> dict[str, float]:
-        """One row of metrics over the time since the previous row; a metric without data is left out."""
+    def row(self, now: float, *, last: bool = False) -> dict[str, float]:
+        """One row of metrics over the time since the previous row; a metric without data is left out.
+
+        `last`: the run is over, so its speed is that until the last step: nobody steps during the final evaluation.
+        """
         interval, end = self._open, self.elapsed(now)
         seconds = end - interval.start
+        stepping = self._last_step - interval.start if last else seconds
         row: dict[str, float] = {}
         mean = self.return_mean
         if mean is not None:
             row["rollout/ep_rew_mean"] = mean
             row["rollout/ep_len_mean"] = math.fsum(e.length for e in self._window) / len(self._window)
             row["time/episodes"] = self.episodes
+            row.update({metric(name, "rollout"): mean for name, mean in means(self._window).items()})
             self.history.append(mean)
-        if seconds > 0.0:
-            row["time/fps"] = interval.env_steps / seconds
+        if stepping > 0.0:
+            row["time/fps"] = interval.env_steps / stepping
         for name, stat in interval.stats.items():
             if not stat.count:
                 continue
@@ -225,7 +265,8 @@ class Monitor:
             row[f"role/{role}/wait_share"] = share.wait
             sizes = self.rss_mb[role].values()
             row[f"role/{role}/rss_mb"] = sum(sizes) / len(sizes)
-        self.row_values, self._closed, self._open = row, interval, Interval(end)
+        self.latest.update(row)
+        self._closed, self._open = interval, Interval(end)
         return row
 
     def summary(
@@ -248,10 +289,16 @@ class Monitor:
             "first_step_seconds": self.first_step.seconds if self.first_step else None,
             "steps_per_second": self.steps_per_second,
             "updates_per_second": self.updates_per_second,
+            "learning_seconds": self.learning_seconds,
             "return_mean_100": self.return_mean_100,
+            "return_mean": self.return_mean,
+            "return_episodes": self.return_episodes,
             "eval_return_mean": self.eval_reward,
             "eval_episodes": self.eval_episodes,
+            "eval_env_steps": self.eval_steps,
+            "stop_at_return": self.threshold,
             "seconds_to_threshold": self.crossed.seconds if self.crossed else None,
+            "steps_to_threshold": self.crossed.env_steps if self.crossed else None,
             "lag": {"mean": self.lag.mean, "max": self.lag.maximum} if self.lag.count else {"mean": None, "max": None},
             "lag_counts": self.lag_counts,
             "samples_per_insert": self.samples_per_insert,
@@ -276,20 +323,25 @@ class Monitor:
             "lag": [self.lag.total, self.lag.count, self.lag.maximum] if self.lag.count else None,
             "lag_counts": self.lag_counts,
             "episodes": self.episodes,
-            "window": [[episode.reward, episode.length] for episode in self._window],
+            "window": [list(episode if episode.info else episode[:2]) for episode in self._window],
             "history": list(self.history),
-            "eval": [self.eval_reward, self.eval_episodes],
+            "eval": [self.eval_reward, self.eval_episodes, self.eval_steps],
             "first_step": self.first_step and list(self.first_step),
             "crossed": self.crossed and list(self.crossed),
             "first_update": self._first_update and list(self._first_update),
             "last_update": self._last_update and list(self._last_update),
+            "first_updates": self._first_updates,
+            "paused": self._paused,
         }
 
     @classmethod
-    def restore(cls, state: dict[str, Any], threshold: float | None, started: float) -> Monitor:
+    def restore(
+        cls, state: dict[str, Any], threshold: float | None, started: float, *, processes: bool = False
+    ) -> Monitor:
         """Go on from `state`; run time at `started` is what it was when the state was taken.
 
-        The moment of crossing is forgotten when the threshold is another one now.
+        The moment of crossing is forgotten when the threshold is another one now. `processes`: the run has to start
+        processes before it takes a step, which is not a time of learning.
         """
         monitor = cls(threshold)
         # One subtraction, so that a virtual clock that continues at the saved time gives an offset of exactly 0.
@@ -303,12 +355,17 @@ class Monitor:
         monitor.lag = Stat(*state["lag"]) if state["lag"] else Stat()
         monitor.lags.update({int(lag): steps for lag, steps in state.get("lag_counts", {}).items()})
         monitor.episodes = state["episodes"]
-        monitor._window.extend(Episode(reward, length) for reward, length in state["window"])
+        monitor._window.extend(Episode(*episode) for episode in state["window"])
         monitor.history.extend(state["history"])
-        monitor.eval_reward, monitor.eval_episodes = state["eval"]
+        monitor.eval_reward, monitor.eval_episodes, *steps = state["eval"]
+        monitor.eval_steps = steps[0] if steps else None
         monitor.first_step = Mark(*state["first_step"]) if state.get("first_step") else None
         same = state["threshold"] == threshold
         monitor.crossed = Mark(*state["crossed"]) if same and state["crossed"] else None
         monitor._first_update = Mark(*state["first_update"]) if state["first_update"] else None
         monitor._last_update = Mark(*state["last_update"]) if state["last_update"] else None
+        monitor._first_updates = state.get("first_updates", 0)
+        monitor._paused = state.get("paused", 0.0)
+        monitor._last_step = state["elapsed"]
+        monitor._resumed = state["elapsed"] if processes and monitor._first_update is not None else None
         return monitor

@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from itertools import cycle
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,10 +17,12 @@ from rich.text import Text
 
 from thespis.runs.figures import bar, duration, number, sparkline
 from thespis.runs.interval import RoleShare
-from thespis.runs.view import View
+from thespis.runs.monitor import WINDOW
+from thespis.runs.view import Evaluation, View
 
 WIDTH = 100
 _NARROWEST = 70
+_LABELS = 17
 _BUSY = ("green3", "cyan3", "medium_purple2", "gold3", "orange3")
 _WAIT = "grey35"
 _FILLS = (("queue", "queue/fill"), ("replay", "replay/fill"), ("batch", "inference/batch_fill"))
@@ -60,26 +61,39 @@ def line(view: View) -> str:
     metrics = view.metrics
     steps = f"{view.env_steps:,}" + (f"/{view.total_steps:,}" if view.total_steps is not None else "")
     parts = [
-        f"[{duration(view.elapsed)}]",
+        f"[{_elapsed(view)}]",
         f"steps {steps}",
-        f"{number(view.steps_per_second)}/s",
+        f"{number(view.steps_per_second)}/{_second(view)}",
         f"updates {view.updates:,}",
-        f"return {number(view.return_mean)}",
+        f"training return {number(view.return_mean)}",
     ]
+    if view.evaluation is not None:
+        greedy, at = view.evaluation.return_mean, view.evaluation.env_steps
+        parts.append(f"greedy return {number(greedy)}" + (f" at {at:,}" if at is not None else ""))
     if "lag/mean" in metrics:
         parts.append(f"lag {number(metrics['lag/mean'])} max {number(metrics['lag/max'])}")
     parts += [f"{name} {metrics[key]:.0%}" for name, key in _FILLS if key in metrics]
     if view.samples_per_insert is not None:
         parts.append(f"samples/insert {number(view.samples_per_insert)}")
-    if "eval/mean_reward" in metrics:
-        parts.append(f"eval {number(metrics['eval/mean_reward'])}")
     if view.seconds_left is not None:
-        parts.append(f"left {duration(view.seconds_left)}")
+        parts.append(f"left {duration(view.seconds_left)}{' real' if view.real else ''}")
     if view.restarts:
         parts.append(f"restarts {sum(view.restarts.values())}")
     if view.dropped:
         parts.append(f"dropped {sum(view.dropped.values())}")
     return "  ".join(parts)
+
+
+def _elapsed(view: View) -> str:
+    """Run time; where that is virtual, real time as well."""
+    if view.real is None:
+        return duration(view.elapsed)
+    return f"{duration(view.elapsed)} virtual, {duration(view.real.seconds)} real"
+
+
+def _second(view: View) -> str:
+    """The unit of the run's own time."""
+    return "s" if view.real is None else "virtual s"
 
 
 def render(view: View, columns: int) -> RenderableType:
@@ -103,9 +117,9 @@ def render(view: View, columns: int) -> RenderableType:
 
 def _progress(view: View) -> RenderableType:
     row = Table.grid(padding=(0, 2), expand=True)
-    left = "" if view.seconds_left is None else f"{duration(view.seconds_left)} left"
+    left = "" if view.seconds_left is None else f"{duration(view.seconds_left)}{' real' if view.real else ''} left"
     if view.done is None:
-        row.add_row(Text(f"{view.env_steps:,} steps"), Text(duration(view.elapsed), "dim", justify="right"))
+        row.add_row(Text(f"{view.env_steps:,} steps"), Text(_elapsed(view), "dim", justify="right"))
         return row
     row.add_column(no_wrap=True)
     row.add_column(ratio=1)
@@ -113,26 +127,25 @@ def _progress(view: View) -> RenderableType:
     done = ProgressBar(1.0, view.done, complete_style="cyan", finished_style="green3")
     limit = f" / {number(view.total_steps)}" if view.total_steps is not None else ""
     steps = Text.assemble((f"{view.env_steps:,}", "bold"), (f"{limit} steps", "dim"))
-    row.add_row(steps, done, Text.assemble(duration(view.elapsed), ("  " if left else "") + left))
+    row.add_row(steps, done, Text.assemble(_elapsed(view), ("  " if left else "") + left))
     return row
 
 
 def _figures(view: View, width: int) -> RenderableType:
     metrics = view.metrics
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", width=14, no_wrap=True)
+    table.add_column(style="dim", width=_LABELS, no_wrap=True)
     table.add_column(width=10, no_wrap=True, justify="right")
-    table.add_column(no_wrap=True, width=width - 28)
-    solved = view.threshold is not None and view.return_mean is not None and view.return_mean >= view.threshold
-    goal = f"  goal {number(view.threshold)}" if view.threshold is not None else ""
-    curve = Text(sparkline(view.history, width - 28 - len(goal)), "green3" if solved else "cyan")
+    table.add_column(no_wrap=True, width=width - _LABELS - 14)
     table.add_row(
-        "return", Text(number(view.return_mean), "bold green3" if solved else "bold"), curve.append(goal, "dim")
+        "training return",
+        Text(number(view.return_mean), "bold green3" if view.reached else "bold"),
+        _curve(view, width - _LABELS - 14),
     )
-    extra = [f"{view.episodes:,} episodes"]
-    if "eval/mean_reward" in metrics:
-        extra.append(f"eval {number(metrics['eval/mean_reward'])}")
-    table.add_row("steps / s", number(view.steps_per_second), Text("  ".join(extra), "dim"))
+    if view.evaluation is not None:
+        table.add_row("greedy return", Text(number(view.evaluation.return_mean), "bold"), _evaluated(view.evaluation))
+    episodes = Text(f"{view.episodes:,} episodes", "dim")
+    table.add_row(f"steps / {_second(view)}", number(view.steps_per_second), episodes)
     lag = f"lag mean {number(metrics['lag/mean'])}  max {number(metrics['lag/max'])}" if "lag/mean" in metrics else ""
     table.add_row("updates", f"{view.updates:,}", Text(lag, "dim"))
     for name, key in _FILLS:
@@ -142,6 +155,20 @@ def _figures(view: View, width: int) -> RenderableType:
     if view.samples_per_insert is not None:
         table.add_row("samples/insert", number(view.samples_per_insert), "")
     return table
+
+
+def _curve(view: View, width: int) -> Text:
+    """The training return over time, the goal, and how many episodes the mean is of while they are few."""
+    after = f"  goal {number(view.threshold)}" if view.threshold is not None else ""
+    if 0 < view.return_episodes < WINDOW:
+        after += f"  mean of {view.return_episodes}"
+    curve = sparkline(view.history, width - len(after))
+    return Text.assemble((curve, "green3" if view.reached else "cyan"), (after if curve else after.lstrip(), "dim"))
+
+
+def _evaluated(evaluation: Evaluation) -> Text:
+    at = "" if evaluation.env_steps is None else f" at {evaluation.env_steps:,} steps"
+    return Text(f"evaluation of {evaluation.episodes} episodes{at}", "dim")
 
 
 def _roles(view: View, width: int) -> RenderableType:
@@ -206,19 +233,3 @@ def render_svg(view: View) -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(render(view, WIDTH))
     return console.export_svg(title=f"thespis train {view.identity.architecture}")
-
-
-def final_lines(summary: dict[str, Any], run: Path) -> list[str]:
-    """What stands on the screen after the run: how it ended, what it reached, where it is."""
-    steps = f"{summary['env_steps']:,} steps, {summary['updates']:,} updates, {summary['episodes']:,} episodes"
-    spent = f"in {duration(summary['wall_seconds'])}, {number(summary['steps_per_second'])} steps/s"
-    lines = [f"{summary['architecture']} on {summary['env']}: {summary['exit_reason']}", f"  {steps} {spent}"]
-    reached = f"  return {number(summary['return_mean_100'])} (last 100 episodes)"
-    if summary["eval_return_mean"] is not None:
-        reached += f", eval {number(summary['eval_return_mean'])} over {summary['eval_episodes']} episodes"
-    if summary["seconds_to_threshold"] is not None:
-        reached += f", threshold after {duration(summary['seconds_to_threshold'])}"
-    lines.append(reached)
-    if summary["restarts"] or summary["dropped"]:
-        lines.append(f"  restarts {summary['restarts']}, dropped {sum(summary['dropped'].values())}")
-    return [*lines, f"  {run}"]

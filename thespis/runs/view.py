@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from thespis.runs.interval import RoleShare
 from thespis.runs.monitor import Identity, Monitor
 
 
+class Evaluation(NamedTuple):
+    """The newest evaluation: mean return of greedy episodes, and the steps that the run had taken by then."""
+
+    return_mean: float
+    episodes: int
+    env_steps: int | None
+
+
+class RealTime(NamedTuple):
+    """How long a simulated run really takes: seconds so far, and seconds per virtual second."""
+
+    seconds: float
+    pace: float | None
+
+
 @dataclass(frozen=True)
 class View:
-    """A moment of a run. `metrics` is the latest row; `history` the mean return over time."""
+    """A moment of a run. `metrics` holds the newest value of each; `history` the mean return over time."""
 
     identity: Identity
     elapsed: float
@@ -31,6 +47,13 @@ class View:
     """Seconds since the first step."""
     total_seconds: float | None = None
     """How many of them the run has, if it has only so many."""
+    return_episodes: int = 0
+    """Training episodes that `return_mean` is taken over; 100 once there are so many."""
+    reached: bool = False
+    """Whether the mean of 100 training episodes has been at the threshold."""
+    evaluation: Evaluation | None = None
+    real: RealTime | None = None
+    """None where the run's own time is real."""
 
     @classmethod
     def of(
@@ -40,9 +63,10 @@ class View:
         total_steps: int | None,
         now: float,
         total_seconds: float | None = None,
+        real: RealTime | None = None,
     ) -> View:
         """Totals as of `now`; rates and shares over the last finished interval."""
-        first = monitor.first_step
+        first, greedy = monitor.first_step, monitor.eval_reward
         spent = monitor.elapsed(now) - first.seconds if first is not None else 0.0
         return cls(
             identity=identity,
@@ -54,7 +78,7 @@ class View:
             return_mean=monitor.return_mean,
             threshold=monitor.threshold,
             samples_per_insert=monitor.samples_per_insert,
-            metrics=monitor.row_values,
+            metrics=dict(monitor.latest),
             history=tuple(monitor.history),
             roles=monitor.shown.roles(),
             restarts=dict(monitor.restarts),
@@ -62,23 +86,29 @@ class View:
             nodes=monitor.nodes,
             time_spent=spent,
             total_seconds=total_seconds,
+            return_episodes=monitor.return_episodes,
+            reached=monitor.reached,
+            evaluation=None if greedy is None else Evaluation(greedy, monitor.eval_episodes, monitor.eval_steps),
+            real=real,
         )
 
     @property
     def steps_per_second(self) -> float | None:
-        """Of the last row; the mean since the start until there is one."""
-        mean = self.env_steps / self.elapsed if self.elapsed > 0.0 and self.env_steps else None
-        return self.metrics.get("time/fps", mean)
+        """Of the last row."""
+        return self.metrics.get("time/fps")
 
     @property
     def seconds_left(self) -> float | None:
-        """To `total_steps` at the present speed, or to the end of its time if that comes first."""
+        """Real time to `total_steps` at the present speed, or to the end of its time if that comes first."""
         speed, left = self.steps_per_second, []
+        pace = 1.0 if self.real is None else self.real.pace
+        if pace is None:
+            return None
         if self.total_steps is not None and speed:
             left.append(max(0, self.total_steps - self.env_steps) / speed)
         if self.total_seconds is not None:
             left.append(max(0.0, self.total_seconds - self.time_spent))
-        return min(left, default=None)
+        return min(left) * pace if left else None
 
     @property
     def done(self) -> float | None:

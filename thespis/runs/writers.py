@@ -5,14 +5,17 @@ Metrics are worth less than the run that makes them: when they cannot be written
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from thespis.runs.commit import to_json
+from thespis.runs.commit import commit_file, to_json
 from thespis.runs.directory import RunDirectory
+from thespis.runs.files import read_bytes
 
 
 class MetricsWriter:
@@ -25,6 +28,7 @@ class MetricsWriter:
         self._failing = False
         self._lines: Appender | None = None
         self._tensorboard: _TensorBoard | None = None
+        self._purge: int | None = None
 
     def write(self, step: int, seconds: float, row: dict[str, float]) -> None:
         """Write one row, taken after `step` environment steps and `seconds` of run time."""
@@ -33,7 +37,7 @@ class MetricsWriter:
                 self._lines = Appender(self._path)
                 self._lines.cut_torn_line()
             if self._tensorboard is None:
-                self._tensorboard = _TensorBoard(self._events)
+                self._tensorboard = _TensorBoard(self._events, self._purge)
             self._lines.write(to_json({"step": step, "time": seconds, **row}, indent=None))
             self._tensorboard.write(step, row)
         except OSError as error:
@@ -43,11 +47,63 @@ class MetricsWriter:
         else:
             self._failing = False
 
+    def reopen(self) -> None:
+        """Begin new files after the old ones were deleted."""
+        self.close()
+        self._lines = self._tensorboard = None
+
+    def rewind(self, step: int, seconds: float) -> int:
+        """Take back the rows written after the checkpoint of a resumed run, which redoes those steps; how many.
+
+        Neither steps nor seconds go backwards then. An evaluation of that very checkpoint stays, at its time.
+        TensorBoard is told in the new event file to forget every later step.
+        """
+        self._purge = step + 1
+        if not self._path.is_file():
+            return 0
+        try:
+            kept, cut = _rewound(read_bytes(self._path), step, seconds)
+            if kept is not None:
+                commit_file(self._path, kept)
+            return cut
+        except OSError as error:
+            self._warn(f"metrics after step {step:,} are not taken back: {error}; training goes on")
+            return 0
+
     def close(self) -> None:
         if self._lines is not None:
             self._lines.close()
         if self._tensorboard is not None:
             self._tensorboard.file.close()
+
+
+def _rewound(data: bytes, step: int, seconds: float) -> tuple[bytes | None, int]:
+    """Rows without those after `step` and `seconds`, or None if all may stay; and how many were cut."""
+    lines = data.splitlines(keepends=True)
+    tail: list[bytes] = []
+    cut = 0
+    changed = False
+    while lines:
+        row = _parsed(lines[-1])
+        if row is not None and row["step"] <= step and row["time"] <= seconds:
+            break
+        del lines[-1]
+        changed = True
+        if row is None:
+            continue  # torn by a kill
+        if row["step"] == step and "eval/mean_reward" in row:
+            tail.append(to_json({**row, "time": seconds}, indent=None))
+        else:
+            cut += 1
+    return (b"".join([*lines, *reversed(tail)]) if changed else None), cut
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return row if line.endswith(b"\n") else None
 
 
 class Appender:
@@ -88,17 +144,24 @@ class _TensorBoard:
     dies of a full disk.
     """
 
-    def __init__(self, directory: Path) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+    def __init__(self, directory: Path, purge: int | None) -> None:
+        """`purge`: the step from which on TensorBoard is to forget what earlier files of the directory hold."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
         from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
         directory.mkdir(exist_ok=True)
-        name = f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}"
+        # TensorBoard reads files in the order of their names, so this one must be the last.
+        earlier = [file.name.split(".")[3] for file in directory.glob("events.out.tfevents.*.*")]
+        second = max([time.time_ns() // 10**9, *(int(name) + 1 for name in earlier if name.isdecimal())])
+        name = f"events.out.tfevents.{second:010d}.{socket.gethostname()}.{os.getpid()}"
         self._event, self._summary = Event, Summary
         self.file = Appender(directory / name)
         self._records = RecordWriter(self.file)
         self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        if purge is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._records.write(Event(wall_time=time.time(), step=purge, session_log=start).SerializeToString())
 
     def write(self, step: int, row: dict[str, float]) -> None:
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in row.items()]

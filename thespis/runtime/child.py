@@ -15,16 +15,17 @@ import uvloop
 from thespis.runtime.control import Control
 from thespis.runtime.host import Host, Start
 from thespis.runtime.process import Status, die_with_parent
+from thespis.runtime.steps import StepCount
 from thespis.runtime.transport import Arena, Connection, PeerArena
 
 
 class LocalHost:
     """A host behind a control socket."""
 
-    def __init__(self, control: Control, arena: int, status: int) -> None:
+    def __init__(self, control: Control, arena: int, status: int, steps: StepCount) -> None:
         self._control = control
         self._arena = Arena(arena)
-        self._host = Host(control.send, Status(status))
+        self._host = Host(control.send, Status(status), steps=steps)
 
     async def run(self, start: Start) -> int:
         """Live until told to exit; return the exit code."""
@@ -65,12 +66,13 @@ class LocalHost:
             self._host.over.set_result(0)
 
 
-async def _live(control: Control, arena: int, status: int, start: Start) -> int:
-    return await LocalHost(control, arena, status).run(start)
+async def _live(control: Control, arena: int, status: int, steps: StepCount, start: Start) -> int:
+    return await LocalHost(control, arena, status, steps).run(start)
 
 
 def main(arguments: list[str]) -> int:
-    control_fd, arena, status, parent = map(int, arguments)
+    _, *numbers = arguments  # the name is there for `ps`
+    control_fd, arena, status, steps, number, parent = map(int, numbers)
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
@@ -79,7 +81,7 @@ def main(arguments: list[str]) -> int:
     (_, start), _ = control.receive_one()
     sys.path[:] = start.path
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_live(control, arena, status, start))
+        return runner.run(_live(control, arena, status, StepCount.map(steps, number), start))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 
+from thespis.runtime.steps import StepCount
 from thespis.types import Array, Episode
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class Report:
     `counters`: e.g. `env_steps`, `updates`, `dropped/<name>`. `stats`: by metric name (`train/loss`, `lag`).
     `busy`: seconds per kind of work. `edges`: by edge name, `caller.service.method`.
     `lags`: steps that were used at each lag. `waiting`: the edge the role waits on right now, if any.
-    `away`: it is at something long that watches itself.
+    `away`: it is at something long that watches itself. `stepping`: it takes environment steps, and will take more.
     `seconds`: the time the report covers. `rss_mb`: the most memory its process has had.
     `cpu_seconds`: of its process, told by the first role there alone.
     """
@@ -81,18 +82,24 @@ class Report:
     lags: dict[int, int] = field(default_factory=dict)
     waiting: str | None = None
     away: bool = False
+    stepping: bool = False
     rss_mb: float = 0.0
     cpu_seconds: float = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         # There may be hundreds of episodes, and a pickle takes long over an object, not over a number.
         told = {name: getattr(self, name) for name in self.__slots__}
-        return _report, (told | {"episodes": [*chain.from_iterable(self.episodes)]},)
+        numbers = [*chain.from_iterable((episode.reward, episode.length) for episode in self.episodes)]
+        infos = {place: episode.info for place, episode in enumerate(self.episodes) if episode.info}
+        return _report, (told | {"episodes": numbers}, infos)
 
 
-def _report(told: dict[str, Any]) -> Report:
+def _report(told: dict[str, Any], infos: dict[int, dict[str, float]]) -> Report:
     numbers = iter(told["episodes"])
-    return Report(**told | {"episodes": list(map(Episode, numbers, numbers))})
+    episodes = list(map(Episode, numbers, numbers))
+    for place, info in infos.items():
+        episodes[place] = episodes[place]._replace(info=info)
+    return Report(**told | {"episodes": episodes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +157,10 @@ class Context:
         self.identity = identity
         self.address: str | None = None
         """Where processes on other machines reach this one; None where all of them are on one."""
+        self.steps: StepCount | None = None
+        """The steps of all; None where nobody here can know."""
         self.waiting: str | None = None
-        self.away = False
+        self.away = self.stepping = False
         self._report = Report(identity.role, identity.index)
         self._since = self.now()
 
@@ -233,6 +242,23 @@ class Context:
         counters = self._report.counters
         counters[name] = counters.get(name, 0) + by
 
+    def took(self, steps: int) -> None:
+        """Count environment steps, as they are taken: those of an unroll that is lost were taken, too."""
+        self.count("env_steps", steps)
+        self.stepping = True
+        if self.steps is not None:
+            self.steps.add(steps)
+
+    @property
+    def spent(self) -> bool:
+        """Whether all the steps of the run are taken. Whoever takes any asks before each unroll."""
+        return self.steps is not None and self.steps.spent
+
+    async def rest(self) -> None:
+        """Take no more steps, and wait for the end of the run."""
+        self.waiting, self.stepping = "the end of the run", False
+        await asyncio.get_running_loop().create_future()
+
     def record(self, name: str, value: float, *, maximum: float | None = None, weight: float = 1.0) -> None:
         stat = self._report.stats.get(name)
         if stat is None:
@@ -279,7 +305,7 @@ class Context:
         now = self.now()
         report, self._report = self._report, Report(self.identity.role, self.identity.index)
         report.seconds, self._since = now - self._since, now
-        report.waiting, report.away = self.waiting, self.away
+        report.waiting, report.away, report.stepping = self.waiting, self.away, self.stepping
         return report
 
     def _traffic(self, edge: str) -> Traffic:

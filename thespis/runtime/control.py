@@ -7,6 +7,7 @@ import os
 import pickle
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,29 +18,57 @@ _MOST_AT_ONCE = 64 * 1024
 
 
 class Control:
-    """One end of a control socket. The kernel keeps descriptors in order, so each message takes its share."""
+    """One end of a control socket. The kernel keeps descriptors in order, so each message takes its share.
 
-    def __init__(self, sock: socket.socket) -> None:
+    The supervisor's end has a `loop` and never blocks: a stopped process must not stop its supervisor. A process
+    blocks while its supervisor is stopped.
+    """
+
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.socket = sock
         self._buffer = bytearray()
         self._descriptors: list[int] = []
         self._early: list[tuple[Any, list[int]]] = []
+        self._unsent: deque[tuple[memoryview, list[int]]] = deque()
+        self._loop = loop
+        sock.setblocking(loop is None)
 
     def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
-        """Send at once, waiting if the other side is slow: control messages are few and small.
+        """Send in order; with a loop, what the socket does not take at once follows later.
 
         A peer that is gone is noticed where its end is read, so here it is no error.
         """
         body = pickle.dumps(message, protocol=5)
         data = memoryview(_LENGTH.pack(len(body), len(descriptors)) + body)
-        self.socket.setblocking(True)
+        waiting = bool(self._unsent)
+        self._unsent.append((data, list(map(os.dup, descriptors))))
+        if waiting:
+            return
+        self.socket.setblocking(self._loop is None)
         try:
-            sent = socket.send_fds(self.socket, [data], list(descriptors)) if descriptors else self.socket.send(data)
-            self.socket.sendall(data[sent:])
-        except (BrokenPipeError, ConnectionResetError):
-            pass
+            self._send_more()
         finally:
             self.socket.setblocking(False)
+
+    def _send_more(self) -> None:
+        """Send what waits, as far as the socket takes it."""
+        while self._unsent:
+            data, descriptors = self._unsent[0]
+            try:
+                sent = socket.send_fds(self.socket, [data], descriptors) if descriptors else self.socket.send(data)
+            except BlockingIOError:
+                assert self._loop is not None, "a blocking socket would have waited"
+                self._loop.add_writer(self.socket.fileno(), self._send_more)
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                sent = len(data)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._unsent.popleft()
+            if sent < len(data):
+                self._unsent.appendleft((data[sent:], []))
+        if self._loop is not None:
+            self._loop.remove_writer(self.socket.fileno())
 
     def receive(self) -> list[tuple[Any, list[int]]]:
         """Every complete message there is, each with its descriptors. Raises EOFError when the peer is gone."""
@@ -63,12 +92,20 @@ class Control:
         return self._early.pop(0)
 
     def listen(self, loop: asyncio.AbstractEventLoop, on_message: Callable[[Any, list[int]], None]) -> None:
-        """Deliver messages and their descriptors to `on_message` from an event loop; None at the end."""
+        """Deliver messages and their descriptors to `on_message` from an event loop, in order; None at the end."""
         self.socket.setblocking(False)
+
+        def deliver_early() -> None:
+            early, self._early = self._early, []
+            for message, descriptors in early:
+                on_message(message, descriptors)
 
         def readable() -> None:
             if self.socket.fileno() < 0:
                 return  # closed in the same turn of the loop in which this was due
+            # An event loop may run readers before what was scheduled earlier (uvloop does). A later message must not
+            # overtake: the line to a restarted neighbour would be replaced by the line to the dead one.
+            deliver_early()
             try:
                 messages = self.receive()
             except EOFError:
@@ -77,16 +114,18 @@ class Control:
             for message, descriptors in messages:
                 on_message(message, descriptors)
 
-        for message, descriptors in self._early:
-            loop.call_soon(on_message, message, descriptors)
-        self._early = []
+        loop.call_soon(deliver_early)
         loop.add_reader(self.socket.fileno(), readable)
 
     def close(self) -> None:
+        if self._loop is not None and self.socket.fileno() >= 0 and not self._loop.is_closed():
+            self._loop.remove_reader(self.socket.fileno())
+            self._loop.remove_writer(self.socket.fileno())
         self.socket.close()
-        for descriptor in self._descriptors:
+        for descriptor in (*self._descriptors, *(fd for _, descriptors in self._unsent for fd in descriptors)):
             os.close(descriptor)
         self._descriptors.clear()
+        self._unsent.clear()
 
     def _complete(self) -> Any:
         while len(self._buffer) >= _LENGTH.size:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from thespis.errors import ThespisError
+from thespis.yaml_file import read_yaml
 
 Seconds = float | tuple[float, float]
 """Always as long, or between two times."""
@@ -91,12 +92,7 @@ class CostModel:
     @classmethod
     def load(cls, path: Path) -> CostModel:
         """Read a file; what it does not name keeps its built-in value."""
-        import yaml
-
-        try:
-            data = yaml.safe_load(path.read_text()) or {}
-        except (OSError, yaml.YAMLError) as error:
-            raise ThespisError(f"cost model {path} cannot be read: {error}") from error
+        data = read_yaml(path, "cost model") or {}
         try:
             work, edges, cores = data.pop("work", {}), data.pop("edges", {}), data.pop("cores", None)
             start = _seconds(data.pop("start", 0.0))
@@ -160,5 +156,7 @@ def _edge(values: dict[str, Any], default: EdgeCost) -> EdgeCost:
     unknown = set(values) - {"latency", "bandwidth", "cpu"}
     if unknown:
         raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
-    bandwidth, cpu = values.get("bandwidth", default.bandwidth), values.get("cpu", default.cpu)
-    return EdgeCost(_seconds(values.get("latency", default.latency)), float(bandwidth), float(cpu))
+    bandwidth, cpu = float(values.get("bandwidth", default.bandwidth)), float(values.get("cpu", default.cpu))
+    if not bandwidth > 0.0 or not 0.0 <= cpu < math.inf:
+        raise ValueError(f"a bandwidth of {bandwidth:g} or {cpu:g} s of a core cannot be; give more than 0, and a time")
+    return EdgeCost(_seconds(values.get("latency", default.latency)), bandwidth, cpu)

@@ -17,6 +17,7 @@ from thespis.program import Edge, RoleSpec
 from thespis.runs.checkpoints import load_role
 from thespis.runtime import eager
 from thespis.runtime.context import Asking, Context, Waiting
+from thespis.service import describe
 from thespis.types import Array
 
 
@@ -36,7 +37,7 @@ class Endpoint:
 
     def __init__(self, role: object) -> None:
         self._role = role
-        self._methods = frozenset(getattr(type(role), "EDGES", ()))
+        self._methods = frozenset(describe(type(role)).methods)
         self._seen: dict[tuple[str, int], tuple[int, dict[int, asyncio.Future[Any]]]] = {}
         self._earlier: dict[tuple[str, int, int], dict[int, Any]] = {}
 
@@ -195,7 +196,7 @@ def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) 
 
     role = spec.builder(ctx, *map(live, spec.args), **{name: live(part) for name, part in spec.settings.items()})
     endpoint = Endpoint(role)
-    forgets = ctx.identity.restarts > 0 and getattr(role, "FORGETS", False)
+    forgets = ctx.identity.restarts > 0 and describe(type(role)).forgets
     if restore is not None and hasattr(role, "restore") and not forgets:
         saved = load_role(restore, *spec.key)
         if saved is not None:

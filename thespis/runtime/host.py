@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from thespis.errors import ThespisError
+from thespis.importing import importing
 from thespis.memory import available_memory
 from thespis.program import RoleSpec
 from thespis.runs.checkpoints import save_role
@@ -24,7 +25,10 @@ from thespis.runtime.clock import LocalContext, Sent
 from thespis.runtime.context import Identity
 from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
 from thespis.runtime.process import Status, peak_memory_mb
+from thespis.runtime.steps import StepCount
 from thespis.sealed import seal, unseal
+from thespis.service import describe
+from thespis.watch import watch_on
 
 _WEIGH_SECONDS = 1.0
 """How often a process looks how much memory it has: that takes longer than a report."""
@@ -72,12 +76,19 @@ class Pending:
 class Host:
     """Roles that live together. `tell` says something to the supervisor; `over` is done when it is time to leave.
 
-    `address`: where other machines reach this one, if there are others.
+    `address`: where other machines reach this one, if there are others. `steps`: those of all processes, if known.
     """
 
-    def __init__(self, tell: Callable[[Any], None], status: Status, address: str | None = None) -> None:
+    def __init__(
+        self,
+        tell: Callable[[Any], None],
+        status: Status,
+        address: str | None = None,
+        steps: StepCount | None = None,
+    ) -> None:
         self.over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._tell, self._status, self._address = tell, status, address
+        self._tell, self._status, self._address, self._steps = tell, status, address, steps
+        watch_on(status)
         self._contexts: list[LocalContext] = []
         self._roles: dict[tuple[str, int], Any] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
@@ -97,7 +108,12 @@ class Host:
         """Build the roles and let the workers among them run. What goes wrong is told, not raised."""
         loop = asyncio.get_running_loop()
         self._homes, self._forwarders = start.homes, start.forwarders
-        specs: list[RoleSpec] = pickle.loads(start.roles)
+        try:
+            with importing():
+                specs: list[RoleSpec] = pickle.loads(start.roles)
+        except Exception as error:
+            self.fail("roles", error)
+            return
         for spec, identity in zip(specs, start.identities, strict=True):
             try:
                 self._build(spec, identity, start)
@@ -105,7 +121,7 @@ class Host:
                 self.fail(f"{spec}", error)
                 return
         if len(specs) == 1:
-            serves = hasattr(self._roles[specs[0].key], "EDGES")
+            serves = bool(describe(type(self._roles[specs[0].key])).methods)
             self._contexts[0].alone(start.report_seconds, serves)
         for key, role in self._roles.items():
             if hasattr(role, "run"):
@@ -116,7 +132,7 @@ class Host:
 
     def _build(self, spec: RoleSpec, identity: Identity, start: Start) -> None:
         ctx = LocalContext(identity, self._status, spec.thread)
-        ctx.address = self._address
+        ctx.address, ctx.steps = self._address, self._steps
         self._roles[spec.key], self._endpoints[spec.key] = build(spec, ctx, self._deliver, start.restore)
         self._contexts.append(ctx)
 
@@ -257,7 +273,7 @@ class Host:
         finally:
             self.flush()
 
-    async def _save(self, staging: Path) -> None:
+    async def _save(self, folder: Path) -> None:
         """Copy what the roles hold at this moment and write it from a thread: a large replay goes on meanwhile.
 
         Without memory for a copy it is written at once, and everybody waits.
@@ -268,7 +284,7 @@ class Host:
 
         def write() -> None:
             for (name, index), (arrays, values) in states.items():
-                save_role(staging, name, index, arrays, values)
+                save_role(folder, name, index, arrays, values)
 
         size = sum(array.nbytes for arrays, _ in states.values() for array in arrays.values())
         if size > _COPIED_SHARE * available_memory():

@@ -29,18 +29,18 @@ class Bundle:
 
 
 def bundles(program: Program, cfg: Experiment) -> list[Bundle]:
-    """Roles that are near each other go together, what is alone goes alone, and those with actors are spread.
+    """Colocated roles go together, each other role goes alone, and roles that count as actors are spread.
 
-    With `--actors-per-node` so many actors go together, with whatever is near each of them, on a node of their own.
+    With `--actors-per-node` so many actors go together, with the roles colocated with each, on a node of their own.
     """
     cells: dict[str, list[str]] = {}
     for home, specs in program.processes.items():
-        near = next((spec.near for spec in specs if spec.near is not None), None)
-        cells.setdefault(home if near is None else f"near {near}", []).append(home)
+        colocate = next((spec.colocate for spec in specs if spec.colocate is not None), None)
+        cells.setdefault(home if colocate is None else f"together {colocate}", []).append(home)
     together: dict[tuple[str, str], list[str]] = {}
     actors = 0
     for cell, homes in cells.items():
-        acting = any(spec.actor for home in homes for spec in program.processes[home])
+        acting = any(spec.counts_as_actor for home in homes for spec in program.processes[home])
         if acting and cfg.actors_per_node is not None:
             key = "STRICT_SPREAD", f"actors {actors // cfg.actors_per_node}"
         else:

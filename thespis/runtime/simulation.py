@@ -7,10 +7,9 @@ saved, in the run that goes on just as in one that is resumed later, which is wh
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,16 @@ import numpy as np
 from thespis.errors import ThespisError
 from thespis.program import Program, RoleSpec, shared
 from thespis.runs.checkpoints import save_role
+from thespis.runs.stalls import who_waits
 from thespis.runtime.context import Identity
 from thespis.runtime.costs import CostModel, message_bytes
-from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
+from thespis.runtime.endpoint import Call, build, snapshot
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
-from thespis.runtime.signals import Signals
-from thespis.runtime.virtual import Cores, Deadlock, SimulatedContext, VirtualLoop
+from thespis.runtime.signals import stop_on_signal
+from thespis.runtime.steps import StepCount
+from thespis.runtime.virtual import Cores, Deadlock, Life, SimulatedContext, VirtualLoop
+from thespis.service import describe
 
 _FLUSH_SECONDS = 0.05
 _CLOSE_FLUSH_SECONDS = 0.002
@@ -35,19 +37,6 @@ _RETRY_SECONDS = 1.0
 """How long a caller waits for a reply that was lost before it asks again."""
 
 Key = tuple[str, int]
-
-
-@dataclasses.dataclass(slots=True)
-class Life:
-    """A role that is alive in the simulation."""
-
-    spec: RoleSpec
-    ctx: SimulatedContext
-    role: Any
-    endpoint: Endpoint
-    task: asyncio.Task[None] | None = None
-    attempts: dict[asyncio.Task[Any], tuple[str, int, int]] = dataclasses.field(default_factory=dict)
-    """Calls on their way to it or being answered, and whose they are."""
 
 
 class Simulation:
@@ -71,31 +60,38 @@ class Simulation:
         self._first_step: float | None = None
 
     def run(self, restore: Path | None) -> dict[str, Any]:
-        import torch
-
-        # One thread: how a sum is split over threads changes its last bits.
-        torch.set_num_threads(1)
-        with Signals(self._interrupt):
+        self._use_one_thread()
+        with stop_on_signal(self.interrupt):
             now = self._session.clock
             while self._session.stop_reason is None:
                 now, restore = self._segment(now, restore)
         startup = None if self._first_step is None else self._first_step - self._born
         return self._session.finish(now, startup)
 
+    def _use_one_thread(self) -> None:
+        """How a sum is split over threads changes its last bits. A learner that is built may have asked for more."""
+        import torch
+
+        torch.set_num_threads(1)
+
     # -- one segment: from one cut to the next ----------------------------------------------------
 
     def _segment(self, start: float, restore: Path | None) -> tuple[float, Path | None]:
         loop = VirtualLoop(start, self._on_time, self._before_leap)
-        asyncio.set_event_loop(loop)
         self._loop, self._cut, self._next_flush = loop, False, start + self._flush_every
         self._rng = np.random.default_rng([self._session.cfg.seed, self._session.generation])
         self._restarts = dict.fromkeys(self._program.processes, 0)
         self._cores = Cores(self._costs.cores)
+        left = self._session.steps_left
+        self._session.steps = None if left is None else StepCount.alone(left)
         self._arrivals.clear()
         self._back = {spec.key: asyncio.Event() for spec in self._program.roles}
         self._strikes = [fault for fault in self._faults if fault.kind in ("lose", "delay") and fault.at >= start]
         try:
-            self._session.topology({})
+            try:
+                self._session.topology({})
+            except OSError as error:
+                self._session.topology_failed(error)
             for home in self._program.processes:
                 # Only the first time: neither a cut nor a resumed run may cost time that the other does not.
                 delay = self._costs.start_seconds(self._rng) if restore is None else 0.0
@@ -128,7 +124,9 @@ class Simulation:
             loop.run_forever()
         except Deadlock:
             self._flush()
-            self._session.end("deadlock", f"nothing can run; {self._session.who_waits()}")
+            if self._session.spent:
+                self._session.end("total_steps")  # what they wait for would take more steps
+            self._session.end("deadlock", f"nothing can run; {who_waits(self._session.monitor)}")
         finally:
             self._turning = False
 
@@ -140,7 +138,8 @@ class Simulation:
             stalled = self._session.stalled(now)
             if stalled is not None:
                 self._session.end("stalled", stalled)
-            ending = self._session.stop_reason is not None  # with a checkpoint of its own, after the last of all
+            # With a checkpoint of its own, after the last of all.
+            ending = self._session.stop_reason is not None or self._session.spent
             if not ending and not self._absent() and self._session.save_due(now):
                 self._cut = True
         if self._turning and (self._cut or self._session.stop_reason is not None):
@@ -156,18 +155,23 @@ class Simulation:
         return self._session.stop_reason is not None
 
     def _flush(self) -> None:
+        self._session.stepping = {key: life.ctx.stepping for key, life in self._lives.items()}
         for life in self._lives.values():
             report = life.ctx.take_report()
             if self._first_step is None and report.counters.get("env_steps"):
                 self._first_step = time.monotonic()
             self._session.receive(report, self._loop.time())
 
-    def _interrupt(self) -> None:
+    def interrupt(self) -> None:
+        """End in order, from a signal handler or from another thread."""
         self._session.end("interrupted")
-        for life in self._lives.values():
+        for life in list(self._lives.values()):
             life.ctx.interrupt()
         if self._judging is not None:
             self._judging.cancel()
+
+    def abandon(self) -> None:
+        """All roles live in the run's own thread, which nobody can kill; an interrupt is all there is."""
 
     # -- roles ------------------------------------------------------------------------------------
 
@@ -184,6 +188,7 @@ class Simulation:
                 incarnation=(self._session.generation << 16) + self._restarts[home],
             )
             ctx = SimulatedContext(identity, self._loop, self._costs, self._cores, self._rng, home, spec.thread, slow)
+            ctx.steps = self._session.steps
             try:
                 role, endpoint = build(spec, ctx, self._deliver, restore)
             except Exception as error:
@@ -191,6 +196,7 @@ class Simulation:
                 return
             life = self._lives[spec.key] = Life(spec, ctx, role, endpoint)
             self._back[spec.key].set()
+            self._use_one_thread()
             if hasattr(role, "run"):
                 life.task = self._loop.create_task(self._work(life))
 
@@ -204,7 +210,14 @@ class Simulation:
         try:
             await life.role.run()
         except Exception as error:
-            self._fail(life.spec, f"{life.spec}: {type(error).__name__}: {error}", traceback.format_exc())
+            self._fail_with(life.spec, error)
+
+    def _fail_with(self, spec: RoleSpec, error: Exception) -> None:
+        if isinstance(error, ThespisError):  # another life would end in the same way
+            self._session.end("error", str(error), blame_user=True)
+            self._loop.stop()
+            return
+        self._fail(spec, f"{spec}: {type(error).__name__}: {error}", traceback.format_exc())
 
     def _kill(self, fault: Fault) -> None:
         spec = self._program.find(fault.role, fault.index)
@@ -300,7 +313,7 @@ class Simulation:
         try:
             return await life.endpoint.answer(call)
         except Exception as error:
-            self._fail(life.spec, f"{life.spec}: {type(error).__name__}: {error}", traceback.format_exc())
+            self._fail_with(life.spec, error)
             raise asyncio.CancelledError from None
 
     async def _handle(self, process: str, seconds: float) -> None:
@@ -328,10 +341,9 @@ class Simulation:
     # -- saving and ending ------------------------------------------------------------------------
 
     def _absent(self) -> list[str]:
-        """Roles with something to keep that are down now. A checkpoint without them would be none."""
-        return [
-            str(spec) for spec in self._program.roles if hasattr(spec.kind, "state") and spec.key not in self._lives
-        ]
+        """Processes with a state that are down now."""
+        down = [spec for spec in self._program.roles if hasattr(spec.kind, "state") and spec.key not in self._lives]
+        return list(dict.fromkeys(spec.process for spec in down))
 
     def _save(self) -> Path | None:
         # The open interval of the metrics is not saved, so it ends here, in every run alike.
@@ -339,29 +351,27 @@ class Simulation:
         self._session.row(self._loop.time())
 
         def write(staging: Path) -> None:
-            if self._absent():
-                raise OSError(f"{', '.join(self._absent())} is not running")
             for (name, index), life in self._lives.items():
                 if hasattr(life.role, "state"):
                     save_role(staging, name, index, *snapshot(life.role, life.endpoint))
 
-        return self._session.save(write, self._loop.time())
+        return self._session.save(write, self._loop.time(), self._absent())
 
     def _halt(self, loop: VirtualLoop) -> None:
         """Stop the workers where they wait; the services stay up."""
         tasks = [life.task for life in self._lives.values() if life.task is not None]
         for task in tasks:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        _finish(loop, tasks)
 
     def _wind_down(self, loop: VirtualLoop) -> None:
         self._halt(loop)
         session = self._session
-        if session.monitor.updates:
-            self._save()
-        if session.stop_reason in ("total_steps", "total_seconds", "return_reached"):
+        if session.monitor.env_steps and self._save() is None:
+            session.end_unsaved()
+        if session.stop_reason in ("total_steps", "total_seconds", "return_reached", "callback"):
             for life in list(self._lives.values()):
-                if hasattr(life.role, "evaluate"):
+                if describe(type(life.role)).evaluates:
                     self._judge(loop, life)
         self._flush()
 
@@ -375,11 +385,16 @@ class Simulation:
     def _close(self, loop: VirtualLoop) -> None:
         for life in self._lives.values():
             if hasattr(life.role, "close"):
-                loop.run_until_complete(asyncio.gather(life.role.close(), return_exceptions=True))
+                _finish(loop, [loop.create_task(life.role.close())])
         self._lives.clear()
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        asyncio.set_event_loop(None)
+        _finish(loop, tasks)
         loop.close()
+
+
+def _finish(loop: VirtualLoop, tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Run until the tasks are done. The loop never becomes the thread's own, which may have another one."""
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

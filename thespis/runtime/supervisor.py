@@ -8,49 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import signal
-import sys
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
-import cloudpickle
-
-from thespis.program import Program, RoleSpec, shared
-from thespis.runtime.context import Identity, Report
+from thespis.errors import ThespisError
+from thespis.program import Program, shared
+from thespis.runtime.capacity import explain
+from thespis.runtime.checkpointing import SAVE_SECONDS, Checkpointer
+from thespis.runtime.context import Report
 from thespis.runtime.host import Start
+from thespis.runtime.layout import Layout
+from thespis.runtime.member import Member
 from thespis.runtime.session import Session
+from thespis.runtime.signals import handled
+from thespis.service import describe
 
 _TICK_SECONDS = 0.1
-_REPORT_SECONDS = 0.05
-"""How stale the numbers of a process may be: from them it is decided when to stop."""
-_MOST_REPORTS = 100
-"""Reports a second from all processes together: with more, a hundred actors would do little else on a few cores."""
 _BACK_OFF = (0.5, 1.0, 2.0, 4.0, 8.0)
-_HALT_SECONDS, _HASTY_SAVE_SECONDS, _EXIT_SECONDS = 3.0, 4.0, 2.0
-_SAVE_SECONDS = 120.0
-"""A replay of gigabytes takes its time. Somebody who pressed Ctrl-C does not wait for so long."""
+_HALT_SECONDS, _EXIT_SECONDS = 3.0, 2.0
+_HASTY_SAVE_SECONDS = 4.0
+"""How long processes may take to save when somebody has pressed Ctrl-C."""
 _EVALUATE_SECONDS = 120.0
-
-
-class Member(Protocol):
-    """A running process, as its supervisor sees it."""
-
-    name: str
-    up: bool
-    """It has built its roles and reported: from now on it can be asked."""
-    failure: tuple[str, str, bool] | None
-    """What went wrong: who and what in a line, the traceback, and whether the user can mend it."""
-
-    @property
-    def ending(self) -> str:
-        """How it ended, if it said nothing itself."""
-        ...
-
-    def kill(self) -> None: ...
+_LATE_SECONDS = 60.0
+"""How long the end of a run waits for processes that are just starting."""
+_ASLEEP_SECONDS = 5.0
+"""A gap this long between two ticks means that the supervisor itself was stopped."""
 
 
 class Supervisor:
@@ -58,19 +45,20 @@ class Supervisor:
 
     def __init__(self, program: Program, session: Session) -> None:
         self._program, self._session = program, session
-        self._homes = {spec.key: spec.process for spec in program.roles}
-        self._keepers = [
-            home
-            for home, specs in program.processes.items()
-            if any(spec.kind is None or hasattr(spec.kind, "state") for spec in specs)
-        ]
+        self._layout = Layout(program, session)
+        self._checkpointer = Checkpointer(session, self._layout, self._ask, self._up, self._now)
+        self._needed: set[str] = set()
+        """Processes without which the final evaluation that is under way cannot end."""
         self._restarts: dict[str, int] = dict.fromkeys(program.processes, 0)
-        self._saving: asyncio.Task[None] | None = None
+        self._files = ThreadPoolExecutor(1, "files")
+        """Writes small files with fsync, in order, and never waits for a checkpoint."""
+        self._background: set[asyncio.Task[None]] = set()
         self._judging: asyncio.Task[None] | None = None
-        self._born = time.monotonic()
+        self._born = self._ticked = time.monotonic()
         self._first_step: float | None = None
         self._interrupts = 0
         self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     # -- what a runtime provides ------------------------------------------------------------------
 
@@ -79,7 +67,7 @@ class Supervisor:
         """The processes that are there, by name."""
         raise NotImplementedError
 
-    def _start(self, home: str, restore: Path | None) -> None:
+    def _start(self, home: str, plan: Start) -> None:
         """Start a process, tell it what to be, and join it to its neighbours. OSError: it cannot be started."""
         raise NotImplementedError
 
@@ -89,6 +77,9 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Look for processes that hang; called ten times a second."""
+
+    def _settle_steps(self) -> None:
+        """Count the steps that nobody has reported, now that no more are taken: the last checkpoint tells them all."""
 
     def _places(self) -> dict[str, Any]:
         """Where the processes are, for topology.json."""
@@ -111,30 +102,56 @@ class Supervisor:
         return self._session.clock + time.monotonic() - self._born
 
     async def _run(self, restore: Path | None) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self._interrupt, number)
-        session = self._session
+        self._loop, session = asyncio.get_running_loop(), self._session
+        with handled(lambda number: self._call(lambda: self._interrupt(number))):
+            try:
+                await self._start_all(restore)
+                while session.stop_reason is None:
+                    await asyncio.sleep(_TICK_SECONDS)
+                    await self._tick()
+                await self._end()
+            finally:
+                self._stopping = True
+                self._kill()
+                await self._checkpointer.close()
+                await asyncio.to_thread(self._files.shutdown)
+            startup = None if self._first_step is None else self._first_step - self._born
+            return await asyncio.to_thread(session.finish, self._now(), startup)
+
+    async def _start_all(self, restore: Path | None) -> None:
         try:
+            plans = {}
             for home in self._program.processes:
-                self._start(home, restore)
-            session.topology(self._places())
-            while session.stop_reason is None:
-                await asyncio.sleep(_TICK_SECONDS)
-                await self._tick()
-            await self._wind_down()
-        finally:
-            self._stopping = True
-            self._kill()
-        return session.finish(self._now(), None if self._first_step is None else self._first_step - self._born)
+                plans[home] = await self._plan(home, restore)
+            for home, plan in plans.items():
+                self._start(home, plan)
+                if restore is not None:
+                    self._session.checkpoints.reserve(home, restore)
+        except OSError as error:
+            self._session.end("error", f"{home} cannot be started: {explain(error, self._program)}", blame_user=True)
+        await self._write_topology()
+
+    async def _plan(self, home: str, restore: Path | None) -> Start:
+        """What a process that is about to start has to know. Its epochs are on the disk then."""
+        restarts = self._restarts[home]
+        return await asyncio.get_running_loop().run_in_executor(
+            self._files, self._layout.start, home, restarts, restore
+        )
+
+    async def _write_topology(self) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._files, self._session.topology, self._places())
+        except OSError as error:
+            self._session.topology_failed(error)
 
     async def _tick(self) -> None:
         session, now = self._session, self._now()
+        slept, self._ticked = time.monotonic() - self._ticked, time.monotonic()
+        if slept > _ASLEEP_SECONDS:
+            session.came_up(now)  # nobody could be heard meanwhile, so nobody has stalled
         session.tick(now)
         self._watch()
-        if (self._saving is None or self._saving.done()) and not self._absent() and session.save_due(now):
-            self._saving = asyncio.get_running_loop().create_task(self._save())
+        self._checkpointer.save_if_due(now)
         up = self._up()
         stalled = session.stalled(now, [home for home in self._program.processes if home not in up])
         if stalled is not None and session.stop_reason is None:
@@ -149,53 +166,31 @@ class Supervisor:
         if self._judging is not None:
             self._judging.cancel()
 
-    def _leave_at_once(self) -> NoReturn:
-        self._session.screen.close()
+    def interrupt(self) -> None:
+        """End as Ctrl-C does, from another thread."""
+        self._interrupts = 1
+        self._session.end("interrupted")
+        self._call(lambda: self._judging and self._judging.cancel())
+
+    def abandon(self) -> None:
+        """Kill all processes, from another thread: whatever the end of the run waits for then fails at once."""
+        self._call(self._kill_members)
+
+    def _kill_members(self) -> None:
         for member in self._members.values():
             member.kill()
+
+    def _call(self, function: Callable[[], Any]) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: the run has ended
+                self._loop.call_soon_threadsafe(function)
+
+    def _leave_at_once(self) -> NoReturn:
+        self._session.screen.close()
+        self._kill_members()
         os._exit(130)
 
     # -- processes --------------------------------------------------------------------------------
-
-    def _plan(self, home: str, restore: Path | None) -> Start:
-        """What a process that is about to start has to know."""
-        specs = self._program.processes[home]
-        return Start(
-            path=[path or str(Path.cwd()) for path in sys.path],
-            roles=cloudpickle.dumps(specs),
-            identities=[self._identity(spec) for spec in specs],
-            homes=self._homes,
-            forwarders=frozenset(spec.key for spec in self._program.roles if self._forwards(spec)),
-            restore=restore,
-            report_seconds=max(_REPORT_SECONDS, len(self._homes) / _MOST_REPORTS),
-        )
-
-    def _forwards(self, spec: RoleSpec) -> bool:
-        """Whether it only passes things on; one of its own process takes them from it as they are."""
-        callers = (caller.process for caller, _ in self._program.incoming(*spec.key))
-        return getattr(spec.kind, "FORWARDS", False) and spec.process not in callers
-
-    def _identity(self, spec: RoleSpec) -> Identity:
-        return Identity(
-            role=spec.role,
-            index=spec.index,
-            run_seed=self._session.cfg.seed,
-            generation=self._session.generation,
-            restarts=self._restarts[spec.process],
-            epoch=self._session.epoch(spec),
-            incarnation=secrets.randbits(62),
-        )
-
-    def _neighbours(self, home: str) -> list[str]:
-        """The processes that call this one or that it calls."""
-        pairs = {
-            (spec.process, self._homes[edge.service, edge.index]) for spec in self._program.roles for edge in spec.edges
-        }
-        return [
-            other
-            for other in self._program.processes
-            if other != home and ((home, other) in pairs or (other, home) in pairs)
-        ]
 
     def _on_message(self, member: Member, message: Any) -> None:
         """What a process says of itself: reports, or that it failed."""
@@ -203,6 +198,7 @@ class Supervisor:
         if kind == "reports":
             if not member.up:
                 member.up = True
+                self._session.checkpoints.release(member.name)
                 self._session.came_up(self._now())
             for report in rest[0]:
                 self._on_report(report)
@@ -216,7 +212,10 @@ class Supervisor:
 
     def _on_gone(self, member: Member) -> None:
         """It has ended: start it again if its roles allow, else end the run with the error, told once."""
-        if self._stopping or self._session.stop_reason is not None:
+        if self._over:
+            if self._judging is not None and member.name in self._needed:
+                self._session.log(f"no final evaluation: {member.name} {member.ending} meanwhile")
+                self._judging.cancel()
             if member.failure is not None and self._session.stop_reason != "error":  # which has been told
                 what, trace, _ = member.failure
                 self._session.log(f"{what}, at the end of the run")
@@ -238,111 +237,126 @@ class Supervisor:
             self._session.restarted(spec)
         delay = _BACK_OFF[min(done, len(_BACK_OFF) - 1)]
         self._session.log(f"{what}; restarting in {delay:g} s ({done + 1} of {shared(specs)})")
-        asyncio.get_running_loop().call_later(delay, self._restart, member.name)
+        self._in_background(self._restart(member.name, delay))
 
-    def _restart(self, home: str) -> None:
-        if self._stopping or self._session.stop_reason is not None:
-            return
-        restore = None
-        if any(hasattr(spec.kind, "restore") for spec in self._program.processes[home]):
-            found = self._session.checkpoints.newest_valid()
-            for skipped in found.skipped:
-                self._session.log(f"skipped {skipped}")
-            restore = found.path
-            self._session.log(f"{home} resumes from {restore.name}" if restore else f"{home} has no checkpoint yet")
-        for spec in self._program.processes[home]:
-            self._session.reverted(spec, restore)
+    async def _restart(self, home: str, delay: float) -> None:
+        """Start a process again after a while; later, while there is no room for it."""
+        await asyncio.sleep(delay)
         try:
-            self._start(home, restore)
-            self._session.topology(self._places())
-        except OSError as error:
-            self._session.end("error", f"{home} cannot be started again: {error}")
+            await self._start_again(home)
+        except OSError as error:  # a full disk, or no descriptor left; either may pass
+            delay = _BACK_OFF[-1]
+            self._session.log(f"{home} cannot be started again ({error}); trying again in {delay:g} s")
+            self._in_background(self._restart(home, delay))
+        except ThespisError as error:
+            self._session.end("error", f"{home} cannot be started again: {error}", blame_user=True)
+
+    async def _start_again(self, home: str) -> None:
+        """Start a process from the newest checkpoint, unless the run ends before that is found."""
+        session, specs, restore = self._session, self._program.processes[home], None
+        if self._over:
+            return
+        if any(hasattr(spec.kind, "restore") for spec in specs):
+            found = await self._checkpointer.reserve_newest(home)
+            if self._over:
+                return
+            for skipped in found.skipped:
+                session.log(f"skipped {skipped}")
+            restore = found.path
+            session.log(f"{home} resumes from {restore.name}" if restore else f"{home} has no checkpoint yet")
+        plan = await self._plan(home, restore)
+        if self._over:
+            return
+        for spec in specs:
+            session.reverted(spec, restore)
+        self._start(home, plan)
+        await self._write_topology()
+
+    @property
+    def _over(self) -> bool:
+        """Whether the run is ending, so that no process is started any more."""
+        return self._stopping or self._session.stop_reason is not None
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     # -- asking -----------------------------------------------------------------------------------
 
-    async def _ask_all(self, homes: list[str], kind: str, *args: Any, seconds: float) -> list[Any]:
-        """Ask several processes; those that do not answer in time count as failed."""
+    async def _ask_all(self, homes: list[str], kind: str, *args: Any, seconds: float) -> None:
+        """Ask several processes, and wait until they have answered, ended, or been late."""
         tasks = [asyncio.create_task(self._ask(home, kind, *args)) for home in homes]
-        if not tasks:
-            return []
-        done, late = await asyncio.wait(tasks, timeout=seconds)
-        for task in late:
-            task.cancel()
-        failed = [TimeoutError(f"{kind}: no answer within {seconds:g} s")] * len(late)
-        return [*failed, *(task.exception() or task.result() for task in done)]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _up(self) -> list[str]:
         return [home for home, member in self._members.items() if member.up]
 
-    def _absent(self) -> list[str]:
-        """Processes with something to keep that cannot be asked for it now. A checkpoint without them would be none."""
-        up = self._up()
-        return [home for home in self._keepers if home not in up]
-
-    async def _save(self, seconds: float = _SAVE_SECONDS) -> None:
-        """Every role with a state writes it into one staging directory, which then becomes a checkpoint."""
-        session = self._session
-        staging: Path | None = None
-        try:
-            if self._absent():
-                raise RuntimeError(f"{', '.join(self._absent())} is not running")
-            staging = session.checkpoints.stage()
-            for answer in await self._ask_all(self._keepers, "save", str(staging), seconds=seconds):
-                if isinstance(answer, BaseException):
-                    raise answer
-            session.commit(staging, self._now())
-        except asyncio.CancelledError:
-            if staging is not None:
-                session.checkpoints.discard(staging)
-            raise
-        except Exception as error:
-            session.save_failed(staging, error)
+    async def _end(self) -> None:
+        """Wind down while stopped processes are made to go on, so that they cannot hold up the end."""
+        winding = asyncio.create_task(self._wind_down())
+        while not winding.done():
+            self._watch()
+            await asyncio.wait({winding}, timeout=_TICK_SECONDS)
+        winding.result()
 
     async def _wind_down(self) -> None:
-        """Stop the workers, keep what they learned, judge it, let everybody close."""
+        """Stop the workers, save what they learned, evaluate it, let everybody close."""
         session = self._session
         crashed = session.stop_reason in ("error", "stalled")
         self._drop_late()
-        late = self._absent()
+        absent = [home for home in self._program.processes if home not in self._up()]
         await self._ask_all(self._up(), "halt", seconds=_HALT_SECONDS)
         hasty = crashed or session.stop_reason == "interrupted"
-        if self._saving is not None:
-            if hasty:
-                self._saving.cancel()
-            await asyncio.gather(self._saving, return_exceptions=True)
-        if late and not hasty:
+        await self._checkpointer.settle(hasty=hasty)
+        if absent and not hasty:
             await self._all_up()
             await self._ask_all(self._up(), "halt", seconds=_HALT_SECONDS)
-        if session.monitor.updates:
-            await self._save(_HASTY_SAVE_SECONDS if hasty else _SAVE_SECONDS)
-        if not crashed and session.stop_reason != "interrupted":
-            self._judging = asyncio.create_task(self._evaluate())
+        self._settle_steps()
+        seconds = _HASTY_SAVE_SECONDS if hasty else SAVE_SECONDS
+        if session.monitor.env_steps and not await self._checkpointer.save(seconds):
+            session.end_unsaved()
+        if not hasty:
+            self._judging = asyncio.create_task(self._evaluate(absent))
             await asyncio.gather(self._judging, return_exceptions=True)
         await self._ask_all(self._up(), "exit", seconds=_EXIT_SECONDS)
 
     def _drop_late(self) -> None:
         """Who is not up yet would begin to work after the end; some have something to keep, or are to judge it."""
-        judges = {spec.process for spec in self._program.roles if hasattr(spec.kind, "evaluate")}
+        judges = {spec.process for spec in self._program.roles if describe(spec.kind).evaluates}
         for home, member in self._members.items():
-            if not member.up and home not in judges and home not in self._keepers:
+            if not member.up and home not in judges and home not in self._layout.stateful:
                 member.kill()
 
     async def _all_up(self) -> None:
         """A short run can be over before all its processes are up, and what they keep belongs to a checkpoint."""
-        deadline = self._now() + _SAVE_SECONDS
-        while (absent := self._absent()) and all(home in self._members for home in absent):
+        deadline = self._now() + _LATE_SECONDS
+        while any(home in self._members for home in self._checkpointer.absent()):
             if self._now() > deadline or self._interrupts:
                 return
             await asyncio.sleep(0.05)
 
-    async def _evaluate(self) -> None:
+    async def _evaluate(self, absent: list[str]) -> None:
+        """Have the evaluators evaluate, where those that hold the weights ran to the end.
+
+        `absent`: processes that were not up when the run ended. One that has started since holds no weights yet.
+        """
         for spec in self._program.roles:
-            if hasattr(spec.kind, "evaluate") and spec.process in self._members:
-                gone = [home for home in self._neighbours(spec.process) if home not in self._members]
-                if gone:
-                    self._session.log(f"no final evaluation: {', '.join(gone)} ended before it")
-                    continue
-                try:
-                    await asyncio.wait_for(self._ask(spec.process, "do", spec.key, "evaluate"), _EVALUATE_SECONDS)
-                except (TimeoutError, RuntimeError) as error:
-                    self._session.log(f"final evaluation failed: {error}")
+            if not describe(spec.kind).evaluates:
+                continue
+            needed = self._layout.neighbours(spec.process)
+            gone = [home for home in needed if home in absent or home not in self._members]
+            if spec.process not in self._up():
+                gone.append(spec.process)
+            if gone:
+                self._session.log(f"no final evaluation: {', '.join(gone)} was not running at the end")
+                continue
+            self._needed = {*needed}
+            try:
+                await asyncio.wait_for(self._ask(spec.process, "do", spec.key, "evaluate"), _EVALUATE_SECONDS)
+            except (TimeoutError, RuntimeError) as error:
+                self._session.log(f"final evaluation failed: {error}")

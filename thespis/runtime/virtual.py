@@ -10,12 +10,15 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from thespis.program import RoleSpec
 from thespis.runtime.context import Context, Identity, Job, T
 from thespis.runtime.costs import CostModel
+from thespis.runtime.endpoint import Endpoint
 
 LEAP = 1.0
 _SLICE = 3e-3
@@ -195,3 +198,16 @@ class SimulatedContext(Context):
         self._interrupted = True
         if self._job is not None:
             self._job.stop()
+
+
+@dataclass(slots=True)
+class Life:
+    """A role that is alive in the simulation."""
+
+    spec: RoleSpec
+    ctx: SimulatedContext
+    role: Any
+    endpoint: Endpoint
+    task: asyncio.Task[None] | None = None
+    attempts: dict[asyncio.Task[Any], tuple[str, int, int]] = field(default_factory=dict)
+    """Calls on their way to it or being answered, and whose they are."""

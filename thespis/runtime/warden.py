@@ -1,7 +1,7 @@
-"""Clears up after a process that may be killed at any moment: `python warden.py MARK DIRECTORY`, with a pipe as input.
+"""Cleans up after a process that may be killed at any moment: `python warden.py MARK [DIRECTORY]`, its input a pipe.
 
-When the pipe closes its owner has ended, however that came about. Whatever carries the mark in its environment, or has
-a file in the directory open (a process that changes its title overwrites its environment), is then killed, and the
+When the pipe closes, its owner has ended, however that came about. Every process that has the mark in its environment,
+or a file of the directory open (a process that changes its title overwrites its environment), is then killed, and the
 directory removed. It imports nothing of the project, so that it costs little while it waits.
 """
 
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,11 +22,11 @@ _SECONDS = 5.0
 
 
 @contextmanager
-def guarded(name: str, value: str, directory: Path) -> Iterator[None]:
+def guarded(name: str, value: str, directory: Path | None = None) -> Iterator[None]:
     """Whatever becomes of this process, those with `name=value` in their environment, or the directory, end with it."""
     environment = {other: given for other, given in os.environ.items() if other != name}
     guard = subprocess.Popen(
-        [sys.executable, "-S", __file__, f"{name}={value}", str(directory)],
+        [sys.executable, "-S", __file__, f"{name}={value}", *([] if directory is None else [str(directory)])],
         stdin=subprocess.PIPE,
         env=environment,
         start_new_session=True,
@@ -37,9 +37,17 @@ def guarded(name: str, value: str, directory: Path) -> Iterator[None]:
         guard.communicate()
 
 
-def belonging(mark: bytes, directory: str, spared: set[int]) -> list[int]:
-    """Processes with the mark or the directory."""
-    return [pid for pid in _living() if pid not in spared and (_marked(pid, mark) or _within(pid, directory))]
+def kill_marked(mark: str, spared: Container[int] = (), directory: str | None = None) -> int:
+    """Kill the processes with the mark, or with a file of the directory open, and return how many there were."""
+    found = [
+        pid
+        for pid in _living()
+        if pid not in spared and (_marked(pid, mark.encode()) or (directory is not None and _within(pid, directory)))
+    ]
+    for pid in found:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return len(found)
 
 
 def marked(mark: str) -> list[int]:
@@ -66,18 +74,16 @@ def _within(pid: int, directory: str) -> bool:
     return False
 
 
-def main(mark: str, directory: str) -> None:
+def main(mark: str, directory: str | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     spared = {os.getpid(), os.getppid()}
     sys.stdin.buffer.read()
     end = time.monotonic() + _SECONDS
-    while (left := belonging(mark.encode(), directory, spared)) and time.monotonic() < end:
-        for pid in left:
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+    while kill_marked(mark, spared, directory) and time.monotonic() < end:
         time.sleep(0.1)
-    shutil.rmtree(directory, ignore_errors=True)
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ SERVICE, METHOD = "thespis.Inference", "Act"
 TOKEN = "thespis-token"
 _HELLO_SECONDS = 10.0
 """How long whoever opens a stream may take to say who it is."""
+_STRANGER_MS = 10_000
+"""How long a connection may stay without a stream."""
+_STREAMS = 64
+"""Streams of one connection at a time; an actor has one."""
 _PING_MS = 20_000
 """How often the other machine is asked whether it is still there. One that was switched off says nothing."""
 _NAME_CHARACTERS = 60
@@ -118,6 +122,10 @@ class Door:
             ("grpc.max_receive_message_length", self._layout.limit),
             ("grpc.max_send_message_length", self._layout.limit),
             ("grpc.so_reuseport", 0),
+            # An actor's connection always has its stream. One without is a stranger's, or what is left of a stream.
+            ("grpc.server_handshake_timeout_ms", _STRANGER_MS),
+            ("grpc.max_connection_idle_ms", _STRANGER_MS),
+            ("grpc.max_concurrent_streams", _STREAMS),
             ("grpc.keepalive_time_ms", _PING_MS),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS // 2),
         ]

@@ -10,13 +10,14 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from thespis.edges import Invite
 from thespis.experience.seats import Told
 from thespis.roles.inference import Answer
 from thespis.runtime.context import Context, Waiting
 from thespis.types import Stream
 from thespis.wire import ended
 from thespis.wire.door import METHOD, SERVICE, TOKEN
-from thespis.wire.schema import Invitation, Invite, Layout, edge_name, read_hello
+from thespis.wire.schema import Invitation, Layout, edge_name, read_hello
 from thespis.wire.tls import Tls
 
 _RETRY_SECONDS = 0.2

@@ -14,12 +14,13 @@ import secrets
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from thespis.experience.seats import Told, usual_flags
 from thespis.roles.inference import Answer, Ask
-from thespis.runtime.direct import same_user
+from thespis.runtime import accept
 from thespis.types import Stream, Tree, map_tree
 from thespis.wire.page import ANSWER, LONGEST, QUESTION, REMINDER, Page
 from thespis.wire.schema import Invitation, Layout, Malformed, read_hello
@@ -28,8 +29,6 @@ TOKEN_BYTES = 32
 WELCOME = b"\x01"
 """What a refusal does not begin with: that is text."""
 _HELLO_BYTES = 64 * 1024
-_HELLO_SECONDS = 5.0
-"""How long whoever comes may take to say who it is."""
 
 
 @dataclass(slots=True)
@@ -54,11 +53,9 @@ class NearDoor:
     async def invite(self, stream: Stream, ask: Ask) -> Invitation:
         """Expect this life of an actor from now on, and no earlier one: a stream that the actor had is over."""
         if self._socket is None:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._socket.bind(f"\0{self._address}")
-            self._socket.listen(128)
-            self._socket.setblocking(False)
-            self._receiving = asyncio.create_task(self._receive(self._socket, ask))
+            self._socket = accept.listen(self._address, socket.SOCK_SEQPACKET)
+            # For ever; a stranger is turned away and changes nothing.
+            self._receiving = asyncio.create_task(accept.serve(self._socket, partial(self._meet, ask)))
         _, actor = stream.who
         self._dismiss(actor)
         self._lives[actor] = Life(stream)
@@ -77,30 +74,23 @@ class NearDoor:
         if life is not None and life.desk is not None:
             life.desk.leave()
 
-    async def _receive(self, listening: socket.socket, ask: Ask) -> None:
-        """Let actors in, for ever. A stranger is turned away and changes nothing."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as guests:
-            while True:
-                guest, _ = await loop.sock_accept(listening)
-                guests.create_task(self._meet(guest, ask))
-
-    async def _meet(self, guest: socket.socket, ask: Ask) -> None:
-        guest.setblocking(False)
+    async def _meet(self, ask: Ask, guest: socket.socket) -> None:
         try:
-            hello = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(guest, _HELLO_BYTES), _HELLO_SECONDS)
-            life = self._greet(guest, hello)
-        except (OSError, TimeoutError, Malformed) as refusal:
+            hello = await asyncio.get_running_loop().sock_recv(guest, _HELLO_BYTES)
+            life = self._greet(hello)
+            life.desk = Desk(guest, self._layout, life.stream, ask)
+        except Malformed as refusal:
             with suppress(OSError):
                 guest.send(f"{refusal}".encode())
             guest.close()
-        else:
-            life.desk = Desk(guest, self._layout, life.stream, ask)
+        except BaseException:  # too late, or no memory for it: it is not refused, and may come again
+            guest.close()
+            raise
 
-    def _greet(self, guest: socket.socket, hello: bytes) -> Life:
+    def _greet(self, hello: bytes) -> Life:
         """Whose stream it is."""
         token, said = hello[:TOKEN_BYTES], hello[TOKEN_BYTES:]
-        if not same_user(guest) or not hmac.compare_digest(token, self._token):
+        if not hmac.compare_digest(token, self._token):
             raise Malformed("the token of the run is missing or wrong")
         who = read_hello(said)
         life = self._lives.get(who.actor)

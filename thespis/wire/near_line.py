@@ -15,15 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from thespis.edges import Invite
 from thespis.experience.seats import Told, usual_flags
 from thespis.roles.inference import Answer
+from thespis.runtime import accept
 from thespis.runtime.clock import Sent
 from thespis.runtime.context import Asking, Context, Waiting
 from thespis.types import Stream, Tree
 from thespis.wire import ended
 from thespis.wire.near_door import WELCOME
 from thespis.wire.page import ANSWER, LONGEST, QUESTION, REMINDER, Page, Place
-from thespis.wire.schema import Invitation, Invite, Layout, edge_name
+from thespis.wire.schema import Invitation, Layout, edge_name
 
 _SECONDS = 5.0
 """How long the server may take to let an actor in: it is on this machine."""
@@ -207,11 +209,9 @@ class NearLine:
 
     def _come(self, invitation: Invitation) -> tuple[socket.socket, mmap.mmap]:
         """A stream, and the memory that belongs to it."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock = accept.connect(invitation.target, socket.SOCK_SEQPACKET, _SECONDS)
         descriptors: list[int] = []
         try:
-            sock.settimeout(_SECONDS)
-            sock.connect(f"\0{invitation.target}")
             _, actor = self._stream.who
             hello = self._layout.hello(actor, self._stream.incarnation)
             sock.send(bytes.fromhex(invitation.token) + hello)

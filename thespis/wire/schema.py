@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box
 
+from thespis.edges import Invite
 from thespis.envs.spaces import AnySpace, Leaf, leaves
 from thespis.experience.seats import Told, count_truncated
 from thespis.roles.inference import Answer
@@ -46,14 +47,6 @@ class Invitation(NamedTuple):
 
     target: str
     token: str
-
-
-class Invite(Protocol):
-    """The edge that tells where the server is. It waits while there is none, as every edge does."""
-
-    name: str
-
-    def __call__(self, stream: Stream, /) -> Awaitable[Invitation]: ...
 
 
 class Hello(NamedTuple):

@@ -26,6 +26,9 @@ class Tls:
 
     def check(self) -> None:
         """Refuse files that are not there, are no certificates, or do not belong together."""
+        for file in (self.cert, self.key, self.ca):
+            if file.exists() and not file.is_file():  # a FIFO would be waited for
+                raise ThespisError(f"{file} is no file; give PEM files as --tls-cert, --tls-key and --tls-ca")
         shown, trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             shown.load_cert_chain(self.cert, self.key, password="")

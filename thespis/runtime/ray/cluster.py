@@ -16,7 +16,9 @@ from typing import Any
 import ray
 
 from thespis.config import Experiment
+from thespis.cores import available_cores
 from thespis.errors import ThespisError
+from thespis.runtime.signals import kept_handlers
 from thespis.runtime.warden import guarded
 
 _MARK = "THESPIS_RAY"
@@ -37,7 +39,7 @@ def cluster(cfg: Experiment, cpus: float) -> Iterator[None]:
         finally:
             ray.shutdown()
     else:
-        with own_ray(max(os.cpu_count() or 1, math.ceil(cpus))):
+        with own_ray(max(available_cores(), math.ceil(cpus))):
             yield
 
 
@@ -46,7 +48,9 @@ def own_ray(cpus: int) -> Iterator[None]:
     """A Ray for the time of the run, without dashboard, which answers only to those who know its token."""
     base = tempfile.gettempdir()
     # Ray puts sockets there, and the name of a socket has 107 characters at most.
-    directory = Path(tempfile.mkdtemp(prefix="thespis-ray-", dir=base if len(base) < 25 else "/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="thespis-ray-", dir=base if len(base) < 23 else "/tmp"))
+    # Ray opens the directory it is given to everybody. This one stays closed (0700), and Ray gets one below it.
+    within = directory / "r"
     before = {name: os.environ.pop(name, None) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", _MARK)}
     # Left to itself, a local Ray demands a token, and takes it from here.
     os.environ |= {"RAY_AUTH_TOKEN": _TOKEN, _MARK: directory.name}
@@ -57,7 +61,7 @@ def own_ray(cpus: int) -> Iterator[None]:
                 address="local",
                 num_cpus=cpus,
                 include_dashboard=False,
-                _temp_dir=str(directory),
+                _temp_dir=str(within),
             )
             yield
         finally:
@@ -85,7 +89,8 @@ def _knock(address: str) -> None:
 def _connect(**where: Any) -> None:
     try:
         logging.getLogger("ray").setLevel(logging.ERROR)
-        ray.init(**where, log_to_driver=False, configure_logging=False)
+        with kept_handlers():  # Ray sets its own for SIGTERM, which exits at once
+            ray.init(**where, log_to_driver=False, configure_logging=False)
     except Exception as error:  # Ray raises a dozen kinds, among them RuntimeError
         raise ThespisError(f"Ray at {where['address']} cannot be reached: {' '.join(str(error).split())}") from error
 

@@ -19,10 +19,11 @@ from thespis.errors import ThespisError
 from thespis.program import Program
 from thespis.runtime.direct import TOKEN_BYTES
 from thespis.runtime.host import Start
+from thespis.runtime.member import Gone
 from thespis.runtime.placement import bundles
 from thespis.runtime.process import ENVIRONMENT
 from thespis.runtime.ray.cluster import cluster, supply
-from thespis.runtime.ray.node import RETRY_SECONDS, Place, RayHost, run_digest
+from thespis.runtime.ray.node import ANSWER_SECONDS, RETRY_SECONDS, Place, RayHost, run_digest
 from thespis.runtime.session import Session
 from thespis.runtime.supervisor import Supervisor
 
@@ -77,7 +78,7 @@ class RaySupervisor(Supervisor):
     async def _run(self, restore: Path | None) -> dict[str, Any]:
         await self._reserve()
         self._session.came_up(self._now())
-        self._session.topology(self._places())
+        await self._write_topology()
         return await super()._run(restore)
 
     async def _reserve(self) -> None:
@@ -101,7 +102,7 @@ class RaySupervisor(Supervisor):
 
     # -- processes --------------------------------------------------------------------------------
 
-    def _start(self, home: str, restore: Path | None) -> None:
+    def _start(self, home: str, plan: Start) -> None:
         # What needs nothing goes anywhere.
         where = PlacementGroupSchedulingStrategy(*self._slots[home]) if home in self._slots else "SPREAD"
         specs = self._program.processes[home]
@@ -111,20 +112,29 @@ class RaySupervisor(Supervisor):
             runtime_env={"env_vars": {**ENVIRONMENT, **_given()}},
             scheduling_strategy=where,
         ).remote(home, self._session.cfg.env_timeout)
-        member = self._actors[home] = RayMember(home, handle, self._plan(home, restore))
+        member = self._actors[home] = RayMember(home, handle, plan)
         member.tended = asyncio.get_running_loop().create_task(self._tend(member))
 
     async def _tend(self, member: RayMember) -> None:
         """Bring a process up, join it to its neighbours, listen to it until it ends."""
         try:
-            seen = self._session.run.topology.resolve() if member.name in self._keepers else None
+            seen = self._session.run.topology.resolve() if member.name in self._layout.stateful else None
             await self._placed(member)
-            # However long it takes to import and build the roles: it has its place, and if it dies that is told.
-            member.place = await _result(member.handle.begin.remote(member.start, self._token, seen))
-            self._moved = True
-            await self._join_neighbours(member)
-            while member.failure is None:
-                self._hear(member, await self._patiently(member))
+            # However long it takes to import and build the roles: it has its place, and if it dies or one of its
+            # environments hangs, that is told.
+            begun = asyncio.ensure_future(_result(member.handle.begin.remote(member.start, self._token, seen)))
+            begun.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also if nobody waits
+            heard = asyncio.ensure_future(self._listen(member))
+            try:
+                await asyncio.wait({begun, heard}, return_when=asyncio.FIRST_COMPLETED)
+                if not heard.done():
+                    member.place = await begun
+                    self._moved = True
+                    await self._join_neighbours(member)
+                await heard
+            finally:
+                begun.cancel()
+                heard.cancel()
         except RayActorError as error:
             member.ending = _ending(member, error)
         except ray.exceptions.RayTaskError as error:
@@ -135,13 +145,23 @@ class RaySupervisor(Supervisor):
             member.failure = (f"{member.name}: {type(error).__name__}: {error}", "", False)
         self._bury(member)
 
+    async def _listen(self, member: RayMember) -> None:
+        while member.failure is None:
+            self._hear(member, await self._patiently(member))
+
     async def _patiently(self, member: RayMember) -> list[Any]:
         """What it says next. Out of reach for a moment, it is not yet lost; Ray needs some seconds to be sure."""
         deadline = self._now() + _REACH_SECONDS
+        silent = max(_REACH_SECONDS, self._session.cfg.env_timeout) + ANSWER_SECONDS
         while True:
             try:
-                said: list[Any] = await member.handle.watch.remote()
+                said: list[Any] = await asyncio.wait_for(_result(member.handle.watch.remote()), silent)
                 return said
+            except TimeoutError:
+                # Ray does not count a stopped process as lost.
+                where = "" if member.place is None else f" (pid {member.place.pid} on node {member.place.ip})"
+                member.failure = (f"{member.name}{where} has not answered for {silent:g} s", "", False)
+                return []
             except ActorUnavailableError:
                 if self._now() > deadline:
                     raise
@@ -181,7 +201,7 @@ class RaySupervisor(Supervisor):
     async def _join_neighbours(self, member: RayMember) -> None:
         """Lines in the directions in which calls go; a direct line serves both, so one side makes it."""
         joins = []
-        for name in self._neighbours(member.name):
+        for name in self._layout.neighbours(member.name):
             other = self._actors.get(name)
             if other is None or other.place is None or member.place is None:
                 continue  # it will join us when it is up
@@ -194,7 +214,7 @@ class RaySupervisor(Supervisor):
     def _watch(self) -> None:
         if self._moved:
             self._moved = False
-            self._session.topology(self._places())
+            self._in_background(self._write_topology())
             self._session.monitor.nodes = {
                 f"{identity.role} {identity.index}": member.place.ip
                 for member in self._actors.values()
@@ -215,6 +235,8 @@ class RaySupervisor(Supervisor):
         member = self._actors[home]
         try:
             result, messages = await _result(member.handle.obey.remote(kind, *args))
+        except RayActorError as error:
+            raise Gone(f"{home} {_ending(member, error)}") from error
         except ray.exceptions.RayError as error:
             raise RuntimeError(" ".join(str(error).split())) from error
         self._hear(member, messages)

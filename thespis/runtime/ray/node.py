@@ -28,6 +28,8 @@ from thespis.runtime.process import Status, status_page
 from thespis.runtime.transport import Connection
 from thespis.sealed import dump, load
 
+ANSWER_SECONDS = 10.0
+"""A process answers within this time, from a thread of its own, even if there is nothing to say."""
 WATCH_SECONDS = 0.2
 """How often a process is heard. Each time costs a Ray call."""
 RETRY_SECONDS = 0.2
@@ -128,7 +130,7 @@ class RayHost:
     @ray.method(concurrency_group="control")
     async def watch(self) -> list[Any]:
         """What the process has to say since the last time; waits until there is something."""
-        for _ in range(round(10.0 / WATCH_SECONDS)):
+        for _ in range(round(ANSWER_SECONDS / WATCH_SECONDS)):
             await asyncio.sleep(WATCH_SECONDS)
             stuck = self._status.stuck(self._env_timeout)
             if stuck is not None:

@@ -1,0 +1,63 @@
+"""Writes the graph of every architecture: the stored text in tests/architecture, and the diagram in docs.
+
+    python tests/graphs.py
+
+A diagram in docs is the mermaid block below the `thespis show` command that draws it. test_graphs.py checks that
+all of them are current.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from pathlib import Path
+
+from thespis.cli.main import main as thespis
+from thespis.launch import architectures
+
+ROOT = Path(__file__).resolve().parents[1]
+DIAGRAM = re.compile(r"`thespis (show [^`\n]*--format mermaid)`[^\n]*\n\n```mermaid\n(.*?)```", re.DOTALL)
+
+
+def stored(name: str) -> Path:
+    return ROOT / "tests" / "architecture" / f"{name}.txt"
+
+
+def page(name: str) -> Path:
+    return ROOT / "docs" / f"{name}.md"
+
+
+def show(words: list[str]) -> str:
+    """The output of a `thespis show` command."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = thespis(words)
+    if code != 0:
+        raise RuntimeError(f"thespis {' '.join(words)} exits with {code}")
+    return printed.getvalue()
+
+
+def text(name: str) -> str:
+    return show(["show", name, "--actors", "2"])
+
+
+def with_diagrams(markdown: str) -> str:
+    """A page with every diagram drawn anew."""
+
+    def drawn(found: re.Match[str]) -> str:
+        return found[0].removesuffix(f"{found[2]}```") + show(found[1].split()) + "```"
+
+    return DIAGRAM.sub(drawn, markdown)
+
+
+def main() -> int:
+    for name in architectures():
+        stored(name).write_text(text(name))
+        page(name).write_text(with_diagrams(page(name).read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

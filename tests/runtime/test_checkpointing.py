@@ -1,0 +1,336 @@
+"""The driver while a checkpoint is digested, written or verified: its event loop goes on, and nothing gets lost.
+
+The processes are made up, so that a test decides when each of them dies and how long the disk takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from thespis.config import Experiment
+from thespis.program import Program
+from thespis.runs import commit
+from thespis.runs.checkpoints import read_meta, save_role
+from thespis.runs.directory import RunDirectory
+from thespis.runs.screen import Screen
+from thespis.runtime import supervisor
+from thespis.runtime.context import Report
+from thespis.runtime.host import Start
+from thespis.runtime.member import Gone
+from thespis.runtime.session import Session
+from thespis.runtime.supervisor import Supervisor
+from thespis.service import RoleDescription
+
+pytestmark = pytest.mark.timeout(60)
+NEVER = 10**9
+
+
+class Learner:
+    """Holds the weights."""
+
+    description = RoleDescription(publishes=True)
+
+    def __init__(self, ctx: Any) -> None: ...
+    async def run(self) -> None: ...
+    def state(self) -> None: ...
+    def restore(self) -> None: ...
+
+
+class Actor:
+    """Holds nothing."""
+
+    def __init__(self, ctx: Any) -> None: ...
+    async def run(self) -> None: ...
+
+
+class Process:
+    """A process that answers at once."""
+
+    ending = "was killed"
+    failure = None
+
+    def __init__(self, name: str) -> None:
+        self.name, self.up = name, False
+
+    def kill(self) -> None: ...
+
+
+class Stand(Supervisor):
+    """Performs nothing. Every process is up as soon as it is started, and saves what it is asked for."""
+
+    def __init__(self, program: Program, session: Session) -> None:
+        super().__init__(program, session)
+        self.living: dict[str, Process] = {}
+        self.started: list[tuple[str, str | None]] = []
+        self.updates = 0
+
+    @property
+    def _members(self) -> dict[str, Process]:
+        return self.living
+
+    def _start(self, home: str, plan: Start) -> None:
+        self.living[home] = Process(home)
+        self.started.append((home, None if plan.restore is None else plan.restore.name))
+        self._on_message(self.living[home], ("reports", [self.report(home)]))
+
+    def report(self, home: str) -> Report:
+        self.updates += 1
+        return Report(home.partition("-")[0], 0, counters={"updates": 1, "env_steps": 1})
+
+    async def _ask(self, home: str, kind: str, *args: Any) -> Any:
+        await asyncio.sleep(0)
+        if home not in self.living:
+            raise Gone(f"{home} was killed")
+        if kind == "save":
+            save_role(Path(args[0]), "learner", 0, {"weights/w": np.full(3, self.updates, np.float32)}, {})
+
+    def _places(self) -> dict[str, Any]:
+        return {"living": list(self.living)}
+
+    async def _dump_stacks(self) -> None: ...
+
+    def _kill(self) -> None:
+        self.living.clear()
+
+    def die(self, home: str) -> None:
+        self._on_gone(self.living.pop(home))
+
+
+class Gate:
+    """Makes a function wait until the test opens the gate. Late: the driver stood still until it gave up."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self.entered = self.inside = self.most = 0
+        self.late = False
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def gated(*args: Any) -> Any:
+            self.entered += 1
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            self.late |= not self._open.wait(10.0)
+            try:
+                return function(*args)
+            finally:
+                self.inside -= 1
+
+        return gated
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.fixture
+def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    monkeypatch.setattr(supervisor, "_BACK_OFF", (0.0,))
+    monkeypatch.setattr(supervisor, "_TICK_SECONDS", 0.001)
+    program = Program("test")
+    for role, kind in (("learner", Learner), ("actor", Actor)):
+        program.add(role, kind, restarts=5)
+    cfg = Experiment(on="local", total_steps=NEVER, report_every=0.001, checkpoint_every=0.001, keep=1)
+    session = Session(cfg, program, RunDirectory.create("test", "none", 0, tmp_path / "run"), Screen(quiet=True))
+    yield Stand(program, session)
+    session.close()
+    assert not list(tmp_path.rglob(".tmp-*")), "half-written files are left"
+
+
+def play(stand: Stand, scene: Callable[[], Awaitable[None]], restore: Path | None = None) -> dict[str, Any]:
+    """Run until the scene is over."""
+
+    async def run() -> dict[str, Any]:
+        running = asyncio.create_task(stand._run(restore))
+        try:
+            await scene()
+        finally:
+            stand._session.end("interrupted")
+        return await running
+
+    return asyncio.run(run())
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def rows(stand: Stand) -> int:
+    metrics = stand._session.run.metrics
+    return len(metrics.read_bytes().splitlines()) if metrics.exists() else 0
+
+
+async def goes_on(stand: Stand) -> None:
+    """Wait until rows were written that had not been begun."""
+    before = rows(stand)
+    await until(lambda: rows(stand) > before + 2)
+
+
+def saved(stand: Stand) -> list[str]:
+    return sorted(path.name for path in stand._session.run.checkpoints.glob("update-*"))
+
+
+def log(stand: Stand) -> str:
+    return stand._session.run.log.read_text()
+
+
+def test_the_driver_goes_on_while_a_checkpoint_is_written(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+
+    async def scene() -> None:
+        await until(lambda: saved(stand))
+        monkeypatch.setattr(commit, "_digest", gate.around(commit._digest))
+        await until(lambda: gate.entered)
+        before = saved(stand)
+        await goes_on(stand)
+        stand.die("actor-0")
+        await until(lambda: len(stand.started) == 3)
+        assert saved(stand) == before and gate.inside == 1
+        gate.open()
+
+    summary = play(stand, scene)
+    assert not gate.late, "the driver's event loop waited for the disk"
+    assert gate.most == 1, "two checkpoints were made at once"
+    assert summary["checkpoint"] == saved(stand)[-1]
+
+
+def test_the_driver_goes_on_while_a_checkpoint_is_verified(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+
+    async def scene() -> None:
+        await until(lambda: saved(stand))
+        monkeypatch.setattr(commit, "verify", gate.around(commit.verify))
+        stand.die("learner-0")
+        await until(lambda: gate.entered)
+        await goes_on(stand)
+        assert "learner-0" not in stand.living
+        gate.open()
+        await until(lambda: "learner-0" in stand.living)
+
+    play(stand, scene)
+    assert not gate.late, "the driver's event loop waited for the disk"
+    assert stand.started[-1][1] is not None and "learner-0 resumes from update-" in log(stand)
+
+
+def test_no_process_is_started_once_the_run_has_ended(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end comes while the checkpoint to start from is verified."""
+    gate = Gate()
+
+    async def scene() -> None:
+        await until(lambda: saved(stand))
+        monkeypatch.setattr(commit, "verify", gate.around(commit.verify))
+        stand.die("learner-0")
+        await until(lambda: gate.entered)
+        stand._session.end("interrupted")
+        await asyncio.sleep(0.01)
+        gate.open()
+
+    summary = play(stand, scene)
+    assert not gate.late, "the driver's event loop waited for the disk"
+    assert [home for home, _ in stand.started] == ["learner-0", "actor-0"]
+    assert summary["checkpoint"] == saved(stand)[-1]
+
+
+def test_an_interrupt_waits_for_the_checkpoint_under_way(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread cannot be stopped: its checkpoint is completed, then the last one is made."""
+    gate, told = Gate(), list[str]()
+
+    async def scene() -> None:
+        await until(lambda: saved(stand))
+        monkeypatch.setattr(stand._session.callbacks, "checkpoint", lambda path: told.append(path.name))
+        monkeypatch.setattr(commit, "_digest", gate.around(commit._digest))
+        await until(lambda: gate.entered)
+        told.clear()
+        stand._session.end("interrupted")
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert gate.inside == 1 and not told
+        gate.open()
+
+    summary = play(stand, scene)
+    assert not gate.late and gate.most == 1
+    assert len(told) == 2 and saved(stand) == [told[1]] == [summary["checkpoint"]]
+    found = stand._session.checkpoints.newest_valid().path
+    assert found is not None and read_meta(found)["env_steps"] == summary["env_steps"]
+    assert not stand._session.error
+
+
+def test_nothing_is_synced_or_digested_on_the_event_loop(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, for checkpoints, for processes that are started again, and at the end."""
+    calls = list[str]()
+
+    def watched(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def watch(*args: Any) -> Any:
+            with suppress(RuntimeError):  # in a thread without an event loop
+                asyncio.get_running_loop()
+                calls.append("".join(traceback.format_stack()))
+            return function(*args)
+
+        monkeypatch.setattr(owner, name, watch)
+
+    async def scene() -> None:
+        for round_number in (1, 2):
+            await until(lambda: saved(stand))
+            for home in ("actor-0", "learner-0"):
+                stand.die(home)
+            await until(lambda: len(stand.started) == 2 * round_number + 2)  # noqa: B023
+
+    watched(os, "fsync")
+    watched(commit, "_digest")
+    watched(commit, "verify")
+    play(stand, scene)
+    assert not calls, calls[0]
+
+
+def test_a_full_disk_is_said_and_the_next_checkpoint_is_saved(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def scene() -> None:
+        await until(lambda: saved(stand))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            await until(lambda: "checkpoint not saved" in log(stand))
+        before = saved(stand)
+        stand._on_report(stand.report("learner-0"))
+        await until(lambda: saved(stand) and saved(stand) != before)
+
+    summary = play(stand, scene)
+    assert "No space left on device); the previous one (update-" in log(stand)
+    assert "is intact and training goes on" in log(stand)
+    assert summary["checkpoint"] == saved(stand)[-1] and not stand._session.error
+
+
+def test_a_checkpoint_that_a_process_starts_from_stays(stand: Stand) -> None:
+    """Found before the next commit and read after it, which keeps only one."""
+    checkpoints = stand._session.checkpoints
+
+    def save(update: int) -> Path:
+        staging = checkpoints.stage()
+        save_role(staging, "learner", 0, {"weights/w": np.zeros(3, np.float32)}, {})
+        return checkpoints.commit(staging, {"update": update, "score": float(update)})
+
+    async def run() -> None:
+        first = save(1)
+        finding = asyncio.create_task(stand._checkpointer.reserve_newest("learner-0"))
+        await asyncio.sleep(0)
+        await stand._checkpointer._in_thread(save, 2)
+        assert (await finding).path == first and first.exists()
+        checkpoints.release("learner-0")
+        save(3)
+        assert not first.exists()
+        await stand._checkpointer.close()
+
+    asyncio.run(run())

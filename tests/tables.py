@@ -1,0 +1,53 @@
+"""Writes the table of algorithms in docs/algorithms.md from the code.
+
+    python tests/tables.py
+
+test_tables.py checks that it is current.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from thespis.algorithms import algorithms
+from thespis.algorithms.base import carried
+from thespis.launch import architecture, architectures
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "algorithms.md"
+PLACE = re.compile(r"(?<=<!-- algorithms -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+
+def fields(config: type[Any]) -> set[str]:
+    return {part.name for part in dataclasses.fields(config)}
+
+
+def carriers(kind: str) -> list[str]:
+    """The architectures that carry a kind of item."""
+    configs = {name: architecture(name).Config for name in architectures()}
+    return [name for name, config in configs.items() if "algorithm" in fields(config) and kind in carried(config)]
+
+
+def table() -> str:
+    rows = ["| `--algorithm` | learns from | architectures that carry it |", "|---|---|---|"]
+    for name, value in algorithms().items():
+        pages = ", ".join(f"[`{each}`]({each}.md)" for each in carriers(value.items.KIND))
+        rows.append(f"| `{name}` | {value.items.KIND} | {pages} |")
+    return "\n".join(rows) + "\n"
+
+
+def with_table(markdown: str) -> str:
+    """The page with its table written anew."""
+    return PLACE.sub(lambda _: table(), markdown)
+
+
+def main() -> int:
+    PAGE.write_text(with_table(PAGE.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""The APPO update: PPO's clipped loss on V-trace advantages."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from thespis.algorithms.appo import APPO
+from thespis.algorithms.updates.minibatch import explained_variance
+from thespis.algorithms.updates.policy_gradient import (
+    PolicyTerms,
+    PolicyUpdate,
+    policy_terms,
+    total,
+)
+from thespis.algorithms.updates.ppo import clipped_surrogate, normalised
+from thespis.algorithms.updates.update import Gradients
+from thespis.algorithms.updates.vtrace_targets import Clips, VTraceReturns, vtrace
+from thespis.errors import NonFiniteLoss
+from thespis.networks.inputs import as_tensor, tensor_inputs
+from thespis.networks.policies import Output, PolicyNetwork
+from thespis.types import Unroll
+
+
+def appo_loss(
+    ratio: Tensor, entropy: Tensor, values: Tensor, traced: VTraceReturns, weight: Tensor, cfg: APPO
+) -> tuple[PolicyTerms, tuple[Tensor, Tensor, Tensor]]:
+    """Clipped surrogate, value error and entropy bonus, and the derivatives of their total. All tensors `[T, B]`.
+
+    With mu the policy that acted, ratio = pi(a|x) / mu(a|x), and v the V-trace targets:
+
+        A_t  = r_t + discount_t * v_{t+1} - V(x_t)
+        loss = mean(-min(ratio * A, clip(ratio, 1 - clip, 1 + clip) * A)
+                    + value_cost * (V - v)^2 / 2 - entropy_cost * entropy)
+
+    V-trace multiplies A_t by min(pg_rho_bar, ratio), because its loss is -A_t log pi. The surrogate contains the ratio
+    already: its gradient is ratio * A_t * grad log pi, so another factor would correct twice. The clip bounds that
+    ratio in the direction of the advantage. Truncated ratios remain in v, where `rho_bar` and `c_bar` bound the
+    variance. The derivatives are by log pi, entropy and values; they cost less than to let autograd find them.
+    """
+    advantages = normalised(traced.advantages, weight) if cfg.normalize_advantages else traced.advantages
+    objective, pull = clipped_surrogate(ratio, advantages, cfg.clip)
+    error = values - traced.targets
+    slopes = (pull * -weight, weight * -cfg.entropy_cost, error * weight * cfg.value_cost)
+    return policy_terms(objective, 0.5 * error * error, entropy, weight), slopes
+
+
+class APPOUpdate(PolicyUpdate):
+    """Turns unrolls of older policies into gradients, one step per batch."""
+
+    minibatches: ClassVar[None] = None
+
+    def __init__(self, network: PolicyNetwork, cfg: APPO) -> None:
+        super().__init__(network, cfg.discount, cfg.reward)
+        self._cfg = cfg
+        self._clips = Clips(cfg.rho_bar, cfg.c_bar, lambda_=cfg.trace_decay, weighted=False)
+
+    def gradients(self, batch: Unroll, want_metrics: bool = False) -> Gradients:
+        cfg = self._cfg
+        output = self.network.forward(tensor_inputs(batch.inputs), tuple(as_tensor(part) for part in batch.state))
+        actions, valid = as_tensor(batch.actions), as_tensor(batch.valid)
+        logp, entropy = self.network.distribution.evaluate(output.params[:-1], actions)
+        values = output.values[:-1]
+        with torch.no_grad():
+            log_ratio = (logp - as_tensor(batch.behaviour_logp)).masked_fill_(~valid, 0.0)
+            traced = self._targets(batch, output, log_ratio, valid)
+            weight = valid.to(values.dtype)
+            weight /= weight.sum().clamp(min=1.0)
+            found, slopes = appo_loss(log_ratio.exp(), entropy, values, traced, weight, cfg)
+            terms = torch.stack(found).tolist()
+        policy, value, bonus = terms
+        loss = total(terms, cfg.value_cost, cfg.entropy_cost)
+        if not math.isfinite(loss):
+            raise NonFiniteLoss(f"loss {loss} (policy {policy}, value {value}, entropy {bonus})")
+        gradients = self.descent((logp, entropy, values), slopes)
+        metrics: dict[str, float] = {}
+        if want_metrics:
+            named = ("train/loss", "train/policy_loss", "train/value_loss", "train/entropy")
+            metrics = dict(zip(named, (loss, policy, value, bonus), strict=True))
+            metrics |= _metrics(log_ratio[valid], values.detach()[valid], traced.targets[valid], cfg.clip)
+        return Gradients(gradients, metrics)
+
+    @torch.no_grad()
+    def _targets(self, batch: Unroll, output: Output, log_ratio: Tensor, valid: Tensor) -> VTraceReturns:
+        values, terminated = output.values.detach(), as_tensor(batch.terminated)
+        return vtrace(
+            values[:-1],
+            self.next_values(batch, output),
+            self.rewards(batch),
+            (~terminated).to(values.dtype) * self._discount,
+            terminated | as_tensor(batch.truncated),
+            log_ratio,
+            valid,
+            self._clips,
+        )
+
+
+def _metrics(log_ratio: Tensor, values: Tensor, targets: Tensor, clip: float) -> dict[str, float]:
+    """How far the policy is from the one that acted, and how good values are, over valid rows `[N]`."""
+    ratio = log_ratio.exp()
+    outside = ((ratio - 1.0).abs() > clip).float().mean()
+    # An unbiased estimate of the divergence that is never negative: mean of ratio - 1 - log ratio.
+    kl = (ratio - 1.0 - log_ratio).mean()
+    scalars = torch.stack((ratio.mean(), outside, kl, explained_variance(values, targets)))
+    names = ("ratio_mean", "clip_fraction", "approx_kl", "explained_variance")
+    return {f"train/{name}": value for name, value in zip(names, scalars.tolist(), strict=True)}

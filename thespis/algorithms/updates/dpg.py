@@ -1,0 +1,89 @@
+"""Deterministic policy gradients (Silver et al., 2014; Lillicrap et al., 2016) from n-step transitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from thespis.algorithms.dpg import DPG
+from thespis.algorithms.updates.dqn import ValueUpdate
+from thespis.algorithms.updates.update import Gradients
+from thespis.errors import NonFiniteLoss
+from thespis.networks.dpg import Critic, DPGNetwork
+from thespis.networks.inputs import as_tensor, as_tensors
+from thespis.types import Transitions, map_tree
+
+
+def action_slopes(critic: Critic, features: Tensor, actions: Tensor, bound: float) -> Tensor:
+    """dQ/da at `actions`, each element clipped to [-bound, bound]: `[N, A]`, like `actions`.
+
+    `features`: `[N, F]`, what the critic's encoder made of the observations.
+    """
+    chosen = actions.detach().requires_grad_()
+    (slopes,) = torch.autograd.grad(critic.value(features.detach(), chosen).sum(), chosen)
+    return slopes.clamp(-bound, bound)
+
+
+def critic_loss(errors: Tensor, weights: Tensor) -> Tensor:
+    """Half the squared errors `[N]`, weighted; its derivative by each error is weight * error."""
+    return 0.5 * torch.dot(weights * errors, errors)
+
+
+def actor_loss(actions: Tensor, slopes: Tensor) -> Tensor:
+    """Has the gradient of -mean of Q(x, a) at `actions` `[N, A]`, whose derivative by the action is `slopes`.
+
+    The deterministic policy gradient theorem (Silver et al., 2014): the critic enters by its slopes only, so they can
+    be clipped and the critic's weights stay as they are.
+    """
+    return -(actions * slopes).sum() / len(actions)
+
+
+class DPGUpdate(ValueUpdate):
+    """Turns transitions into gradients of the actor and the critic it holds; applying them is somebody else's step.
+
+    The critic moves towards R + D q(x', pi(x')) of the target networks, its squared errors weighted by importance.
+    The actor moves up the critic's slope where its own action is; nothing of that reaches the critic's weights.
+    Priorities are |TD error|.
+    """
+
+    network: DPGNetwork
+    _target: DPGNetwork
+
+    def __init__(self, network: DPGNetwork, cfg: DPG, count_updates: Callable[[], int] | None = None) -> None:
+        super().__init__(network, cfg.target_period, count_updates)
+        self._cfg = cfg
+
+    def gradients(self, batch: Transitions, want_metrics: bool = False) -> Gradients:
+        network, target, critic, obs = self.network, self._target, self.network.critic, as_tensors(batch.obs)
+        with torch.no_grad():
+            following = as_tensors(batch.next_obs)
+            future = target.critic(following, target.act(following))
+            targets = as_tensor(batch.rewards) + as_tensor(batch.discounts) * future
+        features = critic.encoder(obs)
+        q = critic.value(features, network.distribution.encode(as_tensor(batch.actions)))
+        with torch.no_grad():
+            errors = q - targets
+            weights = as_tensor(batch.weights) / len(errors)
+            pulls = weights * errors
+            loss = float(critic_loss(errors, weights))
+        if not math.isfinite(loss):
+            raise NonFiniteLoss(f"loss {loss}")
+        priorities = errors.abs_().numpy()
+        actions = network.act(obs)
+        slopes = action_slopes(critic, features, actions, self._cfg.slope_clip)
+        # Products, as in DQN: the gradients of both losses, without autograd seeing the losses themselves. No parameter
+        # is in both, so one sum has them all.
+        descent = torch.dot(q, pulls) + actor_loss(actions, slopes)
+        gradients = torch.autograd.grad(descent, self.parameters, materialize_grads=True)
+        metrics: dict[str, float] = {}
+        if want_metrics:
+            parts = {"td_error": errors, "q_mean": q.detach(), "target_mean": targets, "action_slope": slopes.abs()}
+            metrics = {f"train/{name}": float(part.mean()) for name, part in parts.items()} | {"train/loss": loss}
+        return Gradients(list(gradients), metrics, priorities)
+
+    def observe(self, batch: Transitions) -> None:
+        """An update from `batch` was applied."""
+        self._applied(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))

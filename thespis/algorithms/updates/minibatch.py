@@ -1,0 +1,91 @@
+"""Rows of unrolls that are learned from several times, and their division into minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thespis.networks.inputs import TensorInputs
+from thespis.types import map_tree
+
+
+@dataclass(slots=True)
+class Minibatch:
+    """Rows `[T, B]` of a batch, and what the policy that made them thought of them.
+
+    `state`: recurrent state before row 0, each part `[B, ...]`. `old_logp`, `old_values`: before the update.
+    `targets`: what values should become. `valid`: bool, false rows only carry the recurrent state on.
+    """
+
+    inputs: TensorInputs
+    state: tuple[Tensor, ...]
+    actions: Tensor
+    old_logp: Tensor
+    old_values: Tensor
+    advantages: Tensor
+    targets: Tensor
+    valid: Tensor
+
+    @property
+    def rows(self) -> int:
+        return self.valid.numel()
+
+    def explained_variance(self) -> float:
+        """How much of the targets of the valid rows the values before the update explain."""
+        return explained_variance(self.old_values[self.valid], self.targets[self.valid]).item()
+
+    def columns(self, chosen: Tensor) -> Minibatch:
+        """The environments `chosen`, int64 `[N]`, for all of their steps."""
+
+        def take(leaf: Tensor) -> Tensor:
+            return leaf.index_select(1, chosen)
+
+        state = tuple(part.index_select(0, chosen) for part in self.state)
+        return replace(self._map(take), state=state)
+
+    def flat(self) -> Minibatch:
+        """The valid rows as one step of as many environments: without memory the order of steps says nothing."""
+        (chosen,) = self.valid.flatten().nonzero(as_tuple=True)
+        every = len(chosen) == self.valid.numel()
+
+        def lay(leaf: Tensor) -> Tensor:
+            rows = leaf.flatten(0, 1)
+            return (rows if every else rows.index_select(0, chosen)).unsqueeze(0)
+
+        return self._map(lay)
+
+    def shuffled(self, rng: np.random.Generator, number: int) -> Iterator[Minibatch]:
+        """One epoch: each column in one of `number` minibatches, or of fewer if there are not as many columns."""
+        columns = self.valid.shape[1]
+        for chosen in torch.from_numpy(rng.permutation(columns)).tensor_split(number):
+            part = self if len(chosen) == columns else self.columns(chosen)
+            if part.rows:
+                yield part
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Minibatch:
+        """Change every tensor that has both axes."""
+        inputs = self.inputs
+        return Minibatch(
+            TensorInputs(
+                map_tree(change, inputs.obs),
+                change(inputs.first),
+                change(inputs.last_action),
+                change(inputs.last_reward),
+            ),
+            self.state,
+            change(self.actions),
+            change(self.old_logp),
+            change(self.old_values),
+            change(self.advantages),
+            change(self.targets),
+            change(self.valid),
+        )
+
+
+def explained_variance(values: Tensor, targets: Tensor) -> Tensor:
+    """1 - Var(targets - values) / Var(targets), over rows `[N]`: 1 for perfect values, 0 for a constant."""
+    return 1.0 - (targets - values).var(correction=0) / targets.var(correction=0).clamp(min=1e-8)

@@ -1,0 +1,129 @@
+"""The PPO update (Schulman et al., 2017, arXiv:1707.06347): several epochs on one batch, held near its policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thespis.algorithms.ppo import PPO
+from thespis.algorithms.updates.minibatch import Minibatch
+from thespis.algorithms.updates.policy_gradient import (
+    PolicyTerms,
+    PolicyUpdate,
+    dot,
+    policy_terms,
+    total,
+)
+from thespis.algorithms.updates.update import Gradients
+from thespis.errors import NonFiniteLoss
+from thespis.networks.policies import PolicyNetwork
+from thespis.types import Unroll
+
+
+class PPOUpdate(PolicyUpdate):
+    """Divides a batch into minibatches, again for every epoch, and turns each into gradients.
+
+    A learner gives it a batch by `minibatches`, and what comes out to `gradients`, one step after the other. The rows
+    of a recurrent network stay in their order: its minibatches are made of environments, the others' of single steps.
+    """
+
+    def __init__(self, network: PolicyNetwork, cfg: PPO, rng: np.random.Generator) -> None:
+        """`rng`: shuffles."""
+        super().__init__(network, cfg.discount, cfg.reward)
+        self._cfg, self._rng = cfg, rng
+        self._kl = 0.0
+        self._explained = 0.0
+
+    def minibatches(self, batch: Unroll) -> Iterator[tuple[int, Minibatch]]:
+        """Every minibatch of every epoch, with its number of rows; in each epoch each row comes once.
+
+        Ends early when the step before found the policy further than `target_kl` from the one that acted.
+        """
+        cfg, whole = self._cfg, self._with_advantages(batch, self._cfg.gae_lambda)
+        if whole.valid.any():
+            self._explained = whole.explained_variance()
+        self._kl = 0.0
+        for _ in range(cfg.epochs):
+            for part in whole.shuffled(self._rng, cfg.minibatches):
+                if cfg.target_kl is not None and self._kl > cfg.target_kl:
+                    return
+                yield part.rows, part
+
+    def gradients(self, part: Minibatch, want_metrics: bool = False) -> Gradients:
+        cfg = self._cfg
+        output = self.network.forward(part.inputs, part.state)
+        logp, entropy = self.network.distribution.evaluate(output.params, part.actions)
+        values = output.values
+        with torch.no_grad():
+            weight = part.valid.to(values.dtype)
+            weight /= weight.sum().clamp(min=1.0)
+            log_ratio = (logp - part.old_logp).masked_fill_(~part.valid, 0.0)
+            ratio = log_ratio.exp()
+            terms, slopes = ppo_loss(ratio, entropy, values, part, weight, cfg)
+            # An unbiased estimate of the divergence that is never negative: mean of ratio - 1 - log ratio.
+            kl = dot(weight, (ratio - 1.0).sub_(log_ratio))
+            policy, value, bonus, self._kl = torch.stack((*terms, kl)).tolist()
+        loss = total((policy, value, bonus), cfg.value_cost, cfg.entropy_cost)
+        if not math.isfinite(loss):
+            raise NonFiniteLoss(f"loss {loss} (policy {policy}, value {value}, entropy {bonus})")
+        gradients = self.descent((logp, entropy, values), slopes)
+        metrics: dict[str, float] = {}
+        if want_metrics:
+            outside = dot(weight, ((ratio - 1.0).abs() > cfg.clip).to(weight.dtype)).item()
+            metrics = {
+                "train/loss": loss,
+                "train/policy_loss": policy,
+                "train/value_loss": value,
+                "train/entropy": bonus,
+                "train/approx_kl": self._kl,
+                "train/clip_fraction": outside,
+                "train/explained_variance": self._explained,
+            }
+        return Gradients(gradients, metrics)
+
+
+def ppo_loss(
+    ratio: Tensor, entropy: Tensor, values: Tensor, part: Minibatch, weight: Tensor, cfg: PPO
+) -> tuple[PolicyTerms, tuple[Tensor, Tensor, Tensor]]:
+    """Clipped surrogate, value error and entropy bonus (equation 9), and the derivatives of their total.
+
+    `ratio`: `[T, B]`, the probability of each action over that of the policy that acted. The derivatives are by
+    log pi, entropy and values; they cost less than to let autograd find them.
+    """
+    objective, pull = clipped_surrogate(ratio, normalised(part.advantages, weight), cfg.clip)
+    error, push = clipped_value_loss(values, part.old_values, part.targets, cfg.value_clip)
+    slopes = (pull * -weight, weight * -cfg.entropy_cost, push * weight * cfg.value_cost)
+    return policy_terms(objective, error, entropy, weight), slopes
+
+
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """min(ratio * A, clip(ratio) * A), and its derivative by log pi, which is 0 where the clip has the say."""
+    free = ratio * advantages
+    bounded = ratio.clamp(1.0 - clip, 1.0 + clip).mul_(advantages)
+    return torch.minimum(free, bounded), free.masked_fill(bounded < free, 0.0)
+
+
+def clipped_value_loss(values: Tensor, old: Tensor, targets: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """Half the squared error and its derivative by the values.
+
+    With `clip` the error is the larger one of the value and of the value held within `clip` of the old one, so that
+    a value which has moved that far towards its target is pulled no further (OpenAI Baselines; 0: no such limit).
+    """
+    error = values - targets
+    if not clip:
+        return 0.5 * error * error, error
+    moved = values - old
+    # Within the clip the value itself: `old + moved` may differ from it in the last bit, which would decide below.
+    held = torch.where(moved.abs() <= clip, values, moved.clamp_(-clip, clip).add_(old)).sub_(targets)
+    square, held_square = error * error, held * held
+    return 0.5 * torch.maximum(square, held_square), error.masked_fill(square < held_square, 0.0)
+
+
+def normalised(advantages: Tensor, weight: Tensor) -> Tensor:
+    """Advantages with mean 0 and deviation 1 over the rows of a minibatch; `weight`: of each row, 1 in all."""
+    centred = advantages - dot(weight, advantages)
+    return centred / (dot(weight, centred * centred).sqrt() + 1e-8)

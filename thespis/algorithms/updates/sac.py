@@ -1,0 +1,280 @@
+"""Soft actor-critic (Haarnoja et al., 2018, arXiv:1812.05905) from n-step transitions: network, losses, update."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from thespis.algorithms.sac import SAC
+from thespis.algorithms.updates.update import Gradients
+from thespis.config import DPGNetworkConfig
+from thespis.errors import NonFiniteLoss
+from thespis.networks.acting import copy_weights, export_weights, load_weights
+from thespis.networks.dpg import Critic, bounded, small
+from thespis.networks.heads import HALF_LOG_2PI
+from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
+from thespis.networks.policies import Agent, Output
+from thespis.types import Array, Transitions, map_tree
+
+LEAST_LOG_STD, MOST_LOG_STD = -20.0, 2.0
+"""Range of the log-deviations (the authors' code)."""
+_LOG_2 = math.log(2.0)
+_LARGEST = 1.0 - 2.0**-24
+"""The largest float32 below 1. An action that was rounded to a bound is taken for this one: its logit is finite."""
+
+
+class SquashedGaussian:
+    """tanh of independent normals; parameters are the means, then the logs of the deviations.
+
+    Actions lie in [-1, 1]. With u the normal variable, log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which stays
+    exact where tanh(u) rounds to 1. `mode` is tanh of the mean, as in the paper.
+    """
+
+    def __init__(self, space: spaces.Box) -> None:
+        self._shape = space.shape
+        self.features = int(np.prod(space.shape))
+        self.size = 2 * self.features
+
+    def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """The entropy has no closed form: minus the log-probability is its estimate from one action."""
+        mean, log_std = params.chunk(2, -1)
+        u = self.encode(actions).clamp(-_LARGEST, _LARGEST).atanh()
+        logp = squashed_log_prob(u, (u - mean) * (-log_std).exp(), log_std)
+        return logp, -logp
+
+    def draw(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions `[..., features]` made of standard normal `noise`, and their log-probabilities, with gradients."""
+        mean, log_std = params.chunk(2, -1)
+        u = mean + log_std.exp() * noise
+        return u.tanh(), squashed_log_prob(u, noise, log_std)
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        return self._act(params, rng.standard_normal((len(params), self.features), np.float32))
+
+    def mode(self, params: Array) -> tuple[Array, Array]:
+        return self._act(params, np.zeros((len(params), self.features), np.float32))
+
+    def encode(self, actions: Tensor) -> Tensor:
+        return actions.float().flatten(actions.dim() - len(self._shape)) if self._shape else actions.float()[..., None]
+
+    def _act(self, params: Array, noise: Array) -> tuple[Array, Array]:
+        mean, log_std = params[:, : self.features], params[:, self.features :]
+        u = mean + np.exp(log_std) * noise
+        width = 2.0 * (_LOG_2 - u - np.logaddexp(np.float32(0.0), -2.0 * u))
+        logp = (-0.5 * noise * noise - log_std - HALF_LOG_2PI - width).sum(-1)
+        return np.tanh(u).reshape(-1, *self._shape), logp
+
+
+class SACNetwork(Agent):
+    """A stochastic policy, its critics and the logarithm of the temperature; they share nothing.
+
+    `Output.params` are means and log-deviations. `Output.values` are 0: acting asks no critic. The environment's side
+    stretches [-1, 1] to the bounds of its actions; policy and critics know nothing of them.
+    """
+
+    distribution: SquashedGaussian
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        cfg: DPGNetworkConfig,
+        critics: int = 2,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__(observation_space, SquashedGaussian(bounded(action_space)), cfg)
+        self.policy = small(nn.Linear(self.size, self.distribution.size))
+        features = self.distribution.features
+        self.critics = Critics(Critic(observation_space, features, cfg) for _ in range(critics))
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+
+    def policy_params(self, obs: TensorTree) -> Tensor:
+        """Means and log-deviations `[N, 2 A]` for observations `[N, ...]`."""
+        mean, log_std = self.policy(self.encoder(obs)).chunk(2, -1)
+        return torch.cat([mean, log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)], -1)
+
+    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
+        steps, batch = inputs.first.shape
+        params = self.policy_params(map_tree(lambda leaf: leaf.flatten(0, 1), inputs.obs))
+        return Output(params.view(steps, batch, -1), params.new_zeros(steps, batch), ())
+
+    def observe(self, obs: TensorTree) -> None:
+        super().observe(obs)
+        self.critics.observe(map_tree(lambda leaf: leaf.flatten(0, 1), obs))
+
+
+class Critics(nn.Module):
+    """K estimates of Q(x, a), none of which shares a layer with another."""
+
+    def __init__(self, critics: Iterable[Critic]) -> None:
+        super().__init__()
+        self.each: Sequence[Critic] = nn.ModuleList(critics)  # type: ignore[assignment]
+
+    def forward(self, obs: TensorTree, actions: Tensor) -> Tensor:
+        """Values `[K, N]` of `actions` `[N, A]` at observations `[N, ...]`."""
+        return self.values(self.encode(obs), actions)
+
+    def encode(self, obs: TensorTree) -> list[Tensor]:
+        """What each critic's encoder makes of observations `[N, ...]`."""
+        return [critic.encoder(obs) for critic in self.each]
+
+    def values(self, features: list[Tensor], actions: Tensor) -> Tensor:
+        """Values `[K, N]` from the encoders' features."""
+        return torch.stack([critic.value(part, actions) for critic, part in zip(self.each, features, strict=True)])
+
+    def observe(self, obs: TensorTree) -> None:
+        """Feed `[N, ...]` observations to the running normalisation, if there is one."""
+        for critic in self.each:
+            critic.encoder.observe(obs)
+
+
+def squashed_log_prob(u: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
+    """Log-density `[...]` of tanh(u), where u `[..., A]` is normal and `noise` is u in deviations from its mean."""
+    width = 2.0 * (_LOG_2 - u - F.softplus(-2.0 * u))
+    return (-0.5 * noise * noise - log_std - HALF_LOG_2PI - width).sum(-1)
+
+
+def soft_targets(rewards: Tensor, discounts: Tensor, next_q: Tensor, next_logp: Tensor, temperature: Tensor) -> Tensor:
+    """rewards + discounts * (least next_q - temperature * next_logp): `[N]`, with `next_q` `[K, N]`, the others `[N]`.
+
+    Of n rewards none has an entropy of its own: only the value at the end of the n steps holds the entropy after it.
+    """
+    return rewards + discounts * (next_q.amin(0) - temperature * next_logp)
+
+
+def critic_loss(q: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Half the squared errors, weighted by importance: mean over the batch, sum over the critics. `q`: `[K, N]`."""
+    return 0.5 * (weights * (q - targets).square()).mean(-1).sum()
+
+
+def actor_loss(logp: Tensor, q: Tensor, temperature: Tensor) -> Tensor:
+    """Mean of temperature * log pi(a|x) - least Q(x, a), for actions of the policy's own. `q`: `[K, N]`."""
+    return (temperature * logp - q.amin(0)).mean()
+
+
+def temperature_loss(log_temperature: Tensor, logp: Tensor, target_entropy: float) -> Tensor:
+    """Its slope is positive, and the temperature falls, where the entropy -logp exceeds its target."""
+    return -log_temperature.exp() * (logp.mean() + target_entropy)
+
+
+class SACUpdate:
+    """Turns transitions into gradients of policy, critics and temperature.
+
+    Each of the three losses moves its own parameters alone. The targets of the critics are by copies that follow them:
+    after each update target += tau * (critic - target). Priorities are |TD error|, the mean over the critics.
+    """
+
+    minibatches: ClassVar[None] = None
+
+    def __init__(
+        self,
+        network: SACNetwork,
+        cfg: SAC,
+        rng: np.random.Generator,
+        count_updates: Callable[[], int] | None = None,
+    ) -> None:
+        """`rng`: the noise of the policy's actions. It is not saved: every start of a learner has a stream of its own.
+
+        `count_updates`: all updates of the network's parameters so far, where other learners make some of them as well.
+        """
+        self.network = network
+        self.parameters = list(network.parameters())
+        self._cfg, self._rng, self._count_updates = cfg, rng, count_updates
+        self._updates = 0
+        self._target = copy.deepcopy(network.critics)
+        self._followed: list[Tensor] = list(network.critics.parameters())
+        self._following: list[Tensor] = list(self._target.parameters())
+        self._target_views = {f"target/{name}": value.numpy() for name, value in self._target.state_dict().items()}
+        entropy = cfg.target_entropy
+        self._target_entropy = -float(network.distribution.features) if entropy is None else entropy
+
+    def gradients(self, batch: Transitions, want_metrics: bool = False) -> Gradients:
+        network, critics, obs = self.network, self.network.critics, as_tensors(batch.obs)
+        shape = (2, len(batch.rewards), network.distribution.features)
+        next_noise, noise = torch.from_numpy(self._rng.standard_normal(shape, np.float32))
+        temperature = network.log_temperature.detach().exp()
+        targets = self._targets(batch, next_noise, temperature)
+        features = critics.encode(obs)
+        q = critics.values(features, network.distribution.encode(as_tensor(batch.actions)))
+        actions, logp = network.distribution.draw(network.policy_params(obs), noise)
+        with frozen(self._followed):
+            own_q = critics.values([part.detach() for part in features], actions)
+        losses = {
+            "critic": critic_loss(q, targets, as_tensor(batch.weights)),
+            "actor": actor_loss(logp, own_q, temperature),
+        }
+        if self._cfg.learn_temperature:
+            losses["ent_coef"] = temperature_loss(network.log_temperature, logp.detach(), self._target_entropy)
+        loss = torch.stack(list(losses.values())).sum()
+        if not math.isfinite(loss.item()):
+            raise NonFiniteLoss(", ".join(f"{name} loss {part.item()}" for name, part in losses.items()))
+        gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+        errors = q.detach() - targets
+        metrics: dict[str, float] = {}
+        if want_metrics:
+            metrics = {f"train/{name}_loss": part.item() for name, part in losses.items()} | {
+                "train/loss": loss.item(),
+                "train/ent_coef": temperature.item(),
+                "train/entropy": -logp.mean().item(),
+                "train/td_error": errors.abs().mean().item(),
+                "train/q_mean": q.mean().item(),
+                "train/target_mean": targets.mean().item(),
+            }
+        return Gradients(list(gradients), metrics, errors.abs().mean(0).numpy())
+
+    @torch.no_grad()
+    def _targets(self, batch: Transitions, noise: Tensor, temperature: Tensor) -> Tensor:
+        network, following = self.network, as_tensors(batch.next_obs)
+        actions, logp = network.distribution.draw(network.policy_params(following), noise)
+        rewards, discounts = as_tensor(batch.rewards), as_tensor(batch.discounts)
+        return soft_targets(rewards, discounts, self._target(following, actions), logp, temperature)
+
+    @torch.no_grad()
+    def observe(self, batch: Transitions) -> None:
+        """An update from `batch` was applied: the targets follow the critics, once for every update since the last."""
+        before = self._updates
+        self.network.observe(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))
+        self._updates = before + 1 if self._count_updates is None else self._count_updates()
+        made = max(0, self._updates - before)  # a restarted server may count from an earlier checkpoint
+        share = 1.0 - (1.0 - self._cfg.tau) ** made
+        torch._foreach_lerp_(self._following, self._followed, share)
+        if self.network.encoder.normalizes:
+            for copied, buffer in zip(self._target.buffers(), self.network.critics.buffers(), strict=True):
+                copied.copy_(buffer)
+
+    def weights(self) -> dict[str, Array]:
+        """Copies of the network's parameters and buffers, by name."""
+        return export_weights(self.network)
+
+    def load(self, weights: dict[str, Array]) -> None:
+        load_weights(self.network, weights)
+
+    def state(self) -> dict[str, Array]:
+        """What must be saved beside the weights: the critics' targets, and the updates that they have followed."""
+        target = {name: view.copy() for name, view in self._target_views.items()}
+        return {**target, "updates": np.array(self._updates)}
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        copy_weights({name: value for name, value in arrays.items() if name != "updates"}, self._target_views)
+        self._updates = int(arrays["updates"])
+
+
+@contextmanager
+def frozen(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """What is computed inside has no gradients by these parameters, only by other inputs."""
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)

@@ -1,0 +1,249 @@
+"""The TRPO update (Schulman et al., 2015, arXiv:1502.05477): the longest natural-gradient step within a KL bound."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thespis.algorithms.trpo import TRPO
+from thespis.algorithms.updates.minibatch import Minibatch
+from thespis.algorithms.updates.optimizers import Adam, export_state, restore_state
+from thespis.algorithms.updates.policy_gradient import PolicyUpdate, dot
+from thespis.algorithms.updates.ppo import normalised
+from thespis.algorithms.updates.update import Gradients
+from thespis.errors import NonFiniteLoss, ThespisError
+from thespis.networks.heads import StochasticPolicy
+from thespis.networks.policies import PolicyNetwork
+from thespis.networks.separate import SeparateActorCritic
+from thespis.types import Array, Unroll
+
+Product = Callable[[Tensor], Tensor]
+"""A symmetric matrix, known by what it makes of a vector `[N]`."""
+
+
+def surrogate(logp: Tensor, old_logp: Tensor, advantages: Tensor, weight: Tensor) -> Tensor:
+    """Mean of pi(a|x) / mu(a|x) * A over rows `[T, B]` (paper, equation 14).
+
+    `weight`: of each row, 1 in all; rows of weight 0 have no influence, whatever their probabilities are.
+    """
+    ratio = (logp - old_logp).masked_fill(weight == 0.0, 0.0).exp()
+    return dot(weight, ratio * advantages)
+
+
+def mean_kl(distribution: StochasticPolicy, old: Tensor, new: Tensor, weight: Tensor) -> Tensor:
+    """Mean of KL(old || new) over rows; `old`, `new`: distribution parameters `[T, B, P]`."""
+    return dot(weight, distribution.kl(old, new))
+
+
+def fisher_product(kl: Tensor, parameters: Sequence[Tensor], damping: float) -> Product:
+    """v -> (H + damping I) v, with H the Hessian of `kl` by `parameters`.
+
+    Where `kl` compares a policy with itself, H is the Fisher information matrix (paper, appendix C).
+    """
+    slopes = gradient(kl, parameters, create_graph=True)
+
+    def product(vector: Tensor) -> Tensor:
+        return gradient(dot(slopes, vector), parameters) + damping * vector
+
+    return product
+
+
+def conjugate_gradient(product: Product, b: Tensor, iterations: int, tolerance: float = 1e-10) -> Tensor:
+    """x `[N]` with `product`(x) near `b`, for a positive definite matrix (Hestenes and Stiefel, 1952).
+
+    Ends after `iterations`, or once the squared norm of the residual is below `tolerance` times that of `b`.
+    """
+    x, residual, direction = torch.zeros_like(b), b.clone(), b.clone()
+    square = dot(residual, residual)
+    enough = tolerance * square
+    for _ in range(iterations):
+        if square <= enough:
+            break
+        curved = product(direction)
+        step = square / dot(direction, curved)
+        x += step * direction
+        residual -= step * curved
+        before, square = square, dot(residual, residual)
+        direction = residual + (square / before) * direction
+    return x
+
+
+class Accepted(NamedTuple):
+    """Where a line search ended. `scale`: of the full step, 0 if no shorter one would do. `tried`: how many steps."""
+
+    scale: float
+    tried: int
+    objective: float
+    kl: float
+
+
+def line_search(
+    evaluate: Callable[[float], tuple[float, float]], start: float, max_kl: float, steps: int, backtrack: float
+) -> Accepted:
+    """The longest of the steps 1, `backtrack`, `backtrack`^2, ... that improves on `start` within `max_kl`.
+
+    `evaluate`: objective and KL after a step of that scale. A comparison with NaN is false, so NaN is never accepted.
+    """
+    for tried in range(1, steps + 1):
+        scale = backtrack ** (tried - 1)
+        objective, kl = evaluate(scale)
+        if objective > start and kl <= max_kl:
+            return Accepted(scale, tried, objective, kl)
+    return Accepted(0.0, steps, start, 0.0)
+
+
+class TRPOUpdate(PolicyUpdate):
+    """Finds the next policy by line search and the next value function by regression.
+
+    Both are found on a copy of the network. What `gradients` returns is the way there, theta - theta', so an exchange
+    that subtracts it as it is (SGD, learning rate 1, no clip) lands on theta': to the bit for the policy, whose KL
+    was measured there, and to rounding for the value function. The value function's Adam is kept here.
+    """
+
+    network: SeparateActorCritic
+
+    def __init__(self, network: PolicyNetwork, cfg: TRPO, rng: np.random.Generator) -> None:
+        """`rng`: shuffles the rows of the value regression."""
+        if not isinstance(network, SeparateActorCritic):
+            raise ThespisError(
+                "trpo moves policy and value function apart, so they may share no parameter; "
+                "let the network of your own extend thespis.networks.separate.SeparateActorCritic"
+            )
+        super().__init__(network, cfg.discount, cfg.reward)
+        self._cfg, self._rng = cfg, rng
+        self._trial = copy.deepcopy(network)
+        self._policy, self._value = self._trial.policy_parameters(), self._trial.value_parameters()
+        self._adam = Adam(self._value, epsilon=1e-8)
+        self._failures = 0
+
+    def minibatches(self, batch: Unroll) -> Iterator[tuple[int, Unroll]]:
+        """The batch as one part, with its number of rows: one step, which makes a version even if none was taken.
+
+        Actors that wait for the next version before they go on would otherwise wait for ever.
+        """
+        yield batch.rewards.size, batch
+
+    def gradients(self, batch: Unroll, want_metrics: bool = False) -> Gradients:
+        """`values`: theta - theta', the parameters less the next ones."""
+        whole = self._with_advantages(batch, self._cfg.gae_lambda)
+        if not whole.valid.any():
+            return Gradients([torch.zeros_like(parameter) for parameter in self.parameters], {})
+        self._trial.load_state_dict(self.network.state_dict())
+        steps, metrics = self._improve(whole)
+        value_loss = self._regress(whole)
+        ways = dict(zip(self._policy, steps, strict=True))
+        with torch.no_grad():
+            pairs = zip(self.parameters, self._trial.parameters(), strict=True)
+            gradients = [ways[after] if after in ways else before - after for before, after in pairs]
+        if not want_metrics:
+            return Gradients(gradients, {})
+        metrics |= {
+            "train/loss": metrics["train/policy_loss"] + value_loss,
+            "train/value_loss": value_loss,
+            "train/explained_variance": whole.explained_variance(),
+        }
+        return Gradients(gradients, metrics)
+
+    def state(self) -> dict[str, Array]:
+        """The value function's optimiser and the count of failed searches, beside what every such update saves."""
+        adam = {f"value/{name}": array for name, array in export_state(self._adam).items()}
+        return super().state() | adam | {"failures": np.array(self._failures)}
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        super().restore(arrays)
+        restore_state(self._adam, {name[6:]: array for name, array in arrays.items() if name.startswith("value/")})
+        self._failures = int(arrays["failures"])
+
+    def _improve(self, whole: Minibatch) -> tuple[list[Tensor], dict[str, float]]:
+        """What to subtract from each parameter of the policy, and metrics of the search for it."""
+        cfg, network = self._cfg, self._trial
+        distribution, parameters = network.distribution, self._policy
+        weight = row_weights(whole)
+        advantages = normalised(whole.advantages, weight)
+
+        def measure() -> tuple[Tensor, Tensor, Tensor]:
+            """Objective, entropy and distribution parameters of the policy as it is now."""
+            params, _ = network.distribution_params(whole.inputs, whole.state)
+            logp, entropy = distribution.evaluate(params, whole.actions)
+            return surrogate(logp, whole.old_logp, advantages, weight), dot(weight, entropy), params
+
+        objective, entropy, params = measure()
+        start, old = objective.item(), params.detach()
+        if not math.isfinite(start):
+            raise NonFiniteLoss(f"surrogate objective {start}")
+        slope = gradient(objective, parameters)
+        product = fisher_product(mean_kl(distribution, old, params, weight), parameters, cfg.damping)
+        full = longest_step(product, slope, cfg.max_kl, cfg.cg_iterations)
+        origin = [parameter.detach().clone() for parameter in parameters]
+
+        @torch.no_grad()
+        def evaluate(scale: float) -> tuple[float, float]:
+            self._move(origin, unflatten(full * -scale, origin))
+            objective, _, params = measure()
+            return objective.item(), mean_kl(distribution, old, params, weight).item()
+
+        found = line_search(evaluate, start, cfg.max_kl, cfg.line_search_steps, cfg.backtrack)
+        self._failures += not found.scale
+        return unflatten(full * -found.scale, origin), {
+            "train/policy_loss": -found.objective,
+            "train/entropy": entropy.item(),
+            "train/kl": found.kl,
+            "train/line_search_steps": float(found.tried),
+            "train/line_search_failed": float(self._failures),
+        }
+
+    def _move(self, origin: list[Tensor], ways: list[Tensor]) -> None:
+        """Set the trial's policy to where an exchange would land."""
+        for parameter, before, way in zip(self._policy, origin, ways, strict=True):
+            parameter.copy_(before - way)
+
+    def _regress(self, whole: Minibatch) -> float:
+        """Move the trial's value function towards the returns; the mean of the losses on the way."""
+        cfg, losses = self._cfg, []
+        for _ in range(cfg.value_epochs):
+            for part in whole.shuffled(self._rng, cfg.minibatches):
+                values, _ = self._trial.state_values(part.inputs, part.state)
+                loss = 0.5 * dot(row_weights(part), (values - part.targets).square())
+                losses.append(loss.item())
+                if not math.isfinite(losses[-1]):
+                    raise NonFiniteLoss(f"value loss {losses[-1]}")
+                self._adam.step(torch.autograd.grad(loss, self._value), cfg.value_learning_rate)
+        return sum(losses) / max(len(losses), 1)
+
+
+def longest_step(product: Product, slope: Tensor, max_kl: float, iterations: int) -> Tensor:
+    """The natural gradient `[N]`, stretched until the quadratic model of the KL reaches `max_kl` (paper, appendix C).
+
+    x = F^-1 g, and the step is x * sqrt(2 max_kl / (x F x)); nothing where the objective is flat.
+    """
+    direction = conjugate_gradient(product, slope, iterations)
+    curvature = dot(direction, product(direction)).item()
+    if not (math.isfinite(curvature) and curvature > 0.0):
+        return torch.zeros_like(slope)
+    return direction * math.sqrt(2.0 * max_kl / curvature)
+
+
+def row_weights(part: Minibatch) -> Tensor:
+    """The weight of each row in a mean over valid rows, `[T, B]`."""
+    weight = part.valid.to(part.targets.dtype)
+    return weight / weight.sum().clamp(min=1.0)
+
+
+def gradient(scalar: Tensor, parameters: Sequence[Tensor], create_graph: bool = False) -> Tensor:
+    """The gradient as one vector; the graph stays for the next one."""
+    found = torch.autograd.grad(
+        scalar, parameters, retain_graph=True, create_graph=create_graph, materialize_grads=True
+    )
+    return torch.cat([part.reshape(-1) for part in found])
+
+
+def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """A vector as tensors in the shapes of `like`."""
+    parts = torch.split(vector, [tensor.numel() for tensor in like])
+    return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]

@@ -1,0 +1,103 @@
+"""The IMPALA update: V-trace policy gradient, value regression and an entropy bonus, from unrolls to gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from thespis.algorithms.updates.minibatch import explained_variance
+from thespis.algorithms.updates.policy_gradient import (
+    PolicyTerms,
+    PolicyUpdate,
+    policy_terms,
+    total,
+)
+from thespis.algorithms.updates.update import Gradients
+from thespis.algorithms.updates.vtrace_targets import Clips, VTraceReturns, vtrace
+from thespis.algorithms.vtrace import VTrace
+from thespis.errors import NonFiniteLoss
+from thespis.networks.inputs import as_tensor, tensor_inputs
+from thespis.networks.policies import Output, PolicyNetwork
+from thespis.types import Unroll
+
+
+def vtrace_loss(logp: Tensor, entropy: Tensor, values: Tensor, traced: VTraceReturns, weight: Tensor) -> PolicyTerms:
+    """Policy gradient, value regression and entropy bonus (Espeholt et al., 2018, section 4.2): all `[T, B]`."""
+    error = values - traced.targets
+    return policy_terms(traced.advantages * logp, 0.5 * error * error, entropy, weight)
+
+
+def vtrace_slopes(values: Tensor, traced: VTraceReturns, weight: Tensor, cfg: VTrace) -> tuple[Tensor, Tensor, Tensor]:
+    """Derivatives of the total of `vtrace_loss` by logp, entropy and values.
+
+    Starting autograd from these instead of from the scalar spares it a dozen small nodes: 7% of the time for 16 x 32
+    rows of a 64-64 network.
+    """
+    error = (values - traced.targets).mul_(weight)
+    return -(traced.advantages * weight), weight * -cfg.entropy_cost, error * cfg.value_cost
+
+
+class VTraceUpdate(PolicyUpdate):
+    """Turns unrolls into gradients of the network it holds; applying them is somebody else's step."""
+
+    minibatches: ClassVar[None] = None
+
+    def __init__(self, network: PolicyNetwork, cfg: VTrace) -> None:
+        super().__init__(network, cfg.discount, cfg.reward)
+        self._cfg = cfg
+        self._clips = Clips(cfg.rho_bar, cfg.c_bar, cfg.pg_rho_bar, cfg.trace_decay)
+
+    def gradients(self, batch: Unroll, want_metrics: bool = False) -> Gradients:
+        cfg = self._cfg
+        output = self.network.forward(tensor_inputs(batch.inputs), tuple(as_tensor(part) for part in batch.state))
+        actions, valid = as_tensor(batch.actions), as_tensor(batch.valid)
+        logp, entropy = self.network.distribution.evaluate(output.params[:-1], actions)
+        values = output.values[:-1]
+        log_ratio = logp.detach() - as_tensor(batch.behaviour_logp)
+        traced = self._targets(batch, output, log_ratio, valid)
+
+        with torch.no_grad():
+            weight = valid.to(values.dtype)
+            if cfg.reduction == "mean":
+                weight /= weight.sum().clamp(min=1.0)
+            slopes = vtrace_slopes(values, traced, weight, cfg)
+            terms = torch.stack(vtrace_loss(logp, entropy, values, traced, weight)).tolist()
+        policy, value, bonus = terms
+        loss = total(terms, cfg.value_cost, cfg.entropy_cost)
+        if not math.isfinite(loss):
+            raise NonFiniteLoss(f"loss {loss} (policy {policy}, value {value}, entropy {bonus})")
+        gradients = self.descent((logp, entropy, values), slopes)
+        metrics: dict[str, float] = {}
+        if want_metrics:
+            named = ("train/loss", "train/policy_loss", "train/value_loss", "train/entropy")
+            metrics = dict(zip(named, (loss, policy, value, bonus), strict=True))
+            metrics |= _metrics(log_ratio[valid], values.detach()[valid], traced.targets[valid])
+        return Gradients(gradients, metrics)
+
+    @torch.no_grad()
+    def _targets(self, batch: Unroll, output: Output, log_ratio: Tensor, valid: Tensor) -> VTraceReturns:
+        cfg = self._cfg
+        values = output.values.detach()
+        terminated = as_tensor(batch.terminated)
+        return vtrace(
+            values[:-1],
+            self.next_values(batch, output),
+            self.rewards(batch),
+            (~terminated).to(values.dtype) * self._discount,
+            terminated | as_tensor(batch.truncated),
+            log_ratio if cfg.correction else torch.zeros_like(log_ratio),
+            valid,
+            self._clips,
+        )
+
+
+def _metrics(log_ratio: Tensor, values: Tensor, targets: Tensor) -> dict[str, float]:
+    """How well corrections and values do on one batch, over its valid rows `[N]`; one transfer for all of them."""
+    ratio = log_ratio.exp()
+    explained = explained_variance(values, targets)
+    scalars = torch.stack((ratio.mean(), (ratio > 1.0).float().mean(), explained, values.mean()))
+    names = ("ratio_mean", "ratio_clipped", "explained_variance", "value_mean")
+    return {f"train/{name}": value for name, value in zip(names, scalars.tolist(), strict=True)}

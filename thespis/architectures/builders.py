@@ -1,0 +1,323 @@
+"""Builders of single roles, and of the parts of roles, that several architectures share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from thespis import roles
+from thespis.errors import ThespisError
+from thespis.experience.limiters import SamplesPerInsert
+from thespis.program import Handle, Placement, Program
+
+if TYPE_CHECKING:
+    from thespis.algorithms.r2d2 import Replayed
+    from thespis.config import Experiment, ReplayConfig
+    from thespis.edges import Draw, InsertStream, Prioritise, Publish, Pull, PullSlice, Sample
+    from thespis.envs.autoreset import Environments
+    from thespis.envs.spaces import Spaces
+    from thespis.networks.acting import Stepper
+    from thespis.networks.policies import PolicyNetwork
+    from thespis.roles.learner import Source
+    from thespis.runtime.context import Context
+    from thespis.user_code import Spec
+
+
+# -- environments, networks and policies ----------------------------------------------------------
+
+
+def environments(ctx: Context, cfg: Experiment, number: int) -> Environments:
+    """The configured environments, which tell the runtime where they are so that a hang can be named."""
+    from thespis.envs.make import make
+
+    made = make(cfg.env_config, number, on_env=ctx.locate)
+    made.track(cfg.track_info)
+    return made
+
+
+def build_stepper(ctx: Context, cfg: Experiment) -> Stepper:
+    """What acts with the algorithm's network, on one thread: the actors share the machine."""
+    import torch
+
+    from thespis.envs.make import describe
+
+    torch.set_num_threads(1)
+    network: PolicyNetwork = cfg.learned.build_network(describe(cfg.env_config), seed=0)
+    stepper: Stepper = cfg.learned.build_stepper(network, ctx.rng("policy"))
+    return stepper
+
+
+def local_policy(ctx: Context, cfg: Experiment, pull: Pull, ahead: bool = False) -> roles.LocalPolicy:
+    """A policy in the actor's own process, on weights that it pulls. `ahead`: see `LocalPolicy`."""
+    return roles.LocalPolicy(ctx, build_stepper(ctx, cfg), pull, ahead)
+
+
+def sharded_policy(ctx: Context, cfg: Experiment, pulls: Sequence[PullSlice]) -> roles.LocalPolicy:
+    """A policy on parameters that it pulls from all shards of a parameter server."""
+    from thespis.exchange.push_pull import PullAll
+
+    stepper = build_stepper(ctx, cfg)
+    return roles.LocalPolicy(ctx, stepper, PullAll(ctx, stepper.network, pulls))
+
+
+def learner_network(ctx: Context, cfg: Experiment, in_turns: bool = False) -> PolicyNetwork:
+    """The network to train, on the cores that the actors leave: all of them, if actors and learner work in turns.
+
+    A small network has one core, however many there are.
+    """
+    import torch
+
+    from thespis.cores import learner_threads
+
+    made = worker_network(ctx, cfg)
+    parameters = sum(parameter.numel() for parameter in made.parameters())
+    torch.set_num_threads(learner_threads(parameters, 0 if in_turns else cfg.actors))
+    return made
+
+
+def worker_network(ctx: Context, cfg: Experiment) -> PolicyNetwork:
+    """The network of one of many workers, on one thread each; all of them start from the same weights."""
+    import torch
+
+    from thespis.envs.make import describe
+
+    torch.set_num_threads(1)
+    made: PolicyNetwork = cfg.algorithm.build_network(describe(cfg.env_config), ctx.identity.run_seed)
+    return initialised(made, cfg)
+
+
+def initialised(made: PolicyNetwork, cfg: Experiment) -> PolicyNetwork:
+    """The network, with the weights that `--init-from` took from another run."""
+    import torch
+
+    from thespis.runs import initial
+
+    for name, value in initial.read(cfg).items():
+        made.state_dict()[name].copy_(torch.from_numpy(value))
+    return made
+
+
+# -- actors and learners --------------------------------------------------------------------------
+
+
+def return_discount(cfg: Experiment) -> float | None:
+    """The discount of the returns that an actor sends with its unrolls, if rewards are normalised by them."""
+    return cfg.algorithm.discount if cfg.algorithm.reward.normalize else None
+
+
+def exploring_actor(
+    ctx: Context, cfg: Experiment, insert: InsertStream, policy: roles.LocalPolicy, replays: int = 1
+) -> roles.Actor:
+    """An actor that inserts into a replay and explores as the algorithm says.
+
+    `replays`: how many there are. All are filled alike, so the steps of all actors are so many times those in its own.
+    """
+    from thespis.experience.sources import Streamed
+
+    inserts, first = Streamed(ctx, insert), ctx.identity.index * cfg.envs_per_actor
+    mine, total = range(first, first + cfg.envs_per_actor), cfg.actors * cfg.envs_per_actor
+
+    def explore() -> None:
+        amount = cfg.algorithm.exploration.amount(inserts.inserted * replays, mine, total)
+        if amount is not None:
+            policy.explore(amount)
+
+    envs, length = environments(ctx, cfg, cfg.envs_per_actor), cfg.algorithm.items.unroll_length
+    return roles.Actor(ctx, envs, policy, inserts, length, before_unroll=explore)
+
+
+def build_replay_actor(ctx: Context, cfg: Experiment, insert: InsertStream, pull: Pull) -> roles.Actor:
+    """An actor on weights of its own that inserts into a replay, or into one of its shards."""
+    return exploring_actor(ctx, cfg, insert, local_policy(ctx, cfg, pull), cfg.algorithm.items.replay.shards)
+
+
+def central_learner(
+    ctx: Context, cfg: Experiment, source: Source, network: PolicyNetwork, publish: Publish, publish_every: int = 1
+) -> roles.Learner:
+    """A learner that applies its own gradients and publishes the weights."""
+    from thespis.exchange.local import LocalExchange
+
+    update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
+    exchange = LocalExchange(ctx, cfg.algorithm.optimizer, update.parameters, cfg.budget)
+    return roles.Learner(ctx, source, update, exchange, publish, publish_every)
+
+
+def build_queue_learner(
+    ctx: Context, cfg: Experiment, sample: Sample, publish: Publish, unrolls: int, publish_every: int = 1
+) -> roles.Learner:
+    """A learner that takes unrolls from a queue, so many per update."""
+    from thespis.experience.sources import Batches
+
+    source = Batches(ctx, sample, unrolls)
+    return central_learner(ctx, cfg, source, learner_network(ctx, cfg), publish, publish_every)
+
+
+def build_rounds_learner(
+    ctx: Context, cfg: Experiment, sample: Sample, publish: Publish, unrolls: int
+) -> roles.Learner:
+    """A learner that waits for so many unrolls of its present version, and works in turns with the actors."""
+    from thespis.experience.sources import Rounds
+
+    source = Rounds(ctx, sample, unrolls, lambda: learner.version)
+    learner = central_learner(ctx, cfg, source, learner_network(ctx, cfg, in_turns=True), publish)
+    return learner
+
+
+def build_replay_learner(
+    ctx: Context,
+    cfg: Experiment,
+    samples: Sequence[Draw],
+    prioritise: Sequence[Prioritise],
+    publish: Publish,
+    publish_every: int,
+) -> roles.Learner:
+    """A learner that draws batches from a replay, or in equal parts from its shards."""
+    from thespis.experience.sources import Draws
+
+    items: Replayed = cfg.algorithm.items
+    source = Draws(ctx, samples, items.batch, items.batches_per_draw, prioritise)
+    return central_learner(ctx, cfg, source, learner_network(ctx, cfg), publish, publish_every)
+
+
+# -- storage --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReplayShards:
+    """A replay, or the shards of one, and the edges to them."""
+
+    handles: Sequence[Handle[roles.ReplayTable]]
+    items: Replayed
+    envs_per_actor: int
+
+    def insert(self, actor: int) -> InsertStream:
+        """Actors are divided among the shards."""
+        items = self.items.per_insert(self.envs_per_actor)
+        return self.handles[actor % len(self.handles)].edge(roles.ReplayTable.insert, items=items)
+
+    @property
+    def samples(self) -> tuple[Draw, ...]:
+        """Every shard gives an equal part of each batch."""
+        return self.sampled_by(len(self.handles))
+
+    def sampled_by(self, parts: int) -> tuple[Draw, ...]:
+        """`parts`: into how many a batch is divided."""
+        items = self.items.per_sample // parts
+        return tuple(handle.edge(roles.ReplayTable.sample, items=items) for handle in self.handles)
+
+    @property
+    def priorities(self) -> tuple[Prioritise, ...]:
+        """Where new priorities go, if items are sampled by any."""
+        prioritised = bool(self.items.replay.priority_exponent)
+        return tuple(handle.edge(roles.ReplayTable.prioritise) for handle in self.handles if prioritised)
+
+
+def add_replay(p: Program, cfg: Experiment, place: Placement | None = None, actors: int | None = None) -> ReplayShards:
+    """The replay, by default beside the weight store, or its shards, each in a process of its own.
+
+    `actors`: how many insert into it, if not all.
+    """
+    items: Replayed = cfg.algorithm.items
+    shards, actors = items.replay.shards, cfg.actors if actors is None else actors
+    if shards > actors:
+        raise ThespisError(f"{shards} replay shards for {actors} actors: some would stay empty; use fewer shards")
+    if items.batch % shards:
+        raise ThespisError(
+            f"every shard gives an equal part of a batch, but {items.batch} is not divisible by {shards}; "
+            "change --batch or --replay.shards"
+        )
+    one = items.replay.shard
+    items.check_rows(one.capacity, -(-actors // shards) * cfg.envs_per_actor)
+    band = SamplesPerInsert.of(one, items.per_insert(cfg.envs_per_actor), items.per_sample // shards)
+    if place is None:
+        place = p.at(process="storage" if shards == 1 else None, colocate="learner", restarts=3)
+    handles = [place.add("replay", build_replay, cfg, one, capacity=one.capacity, limiter=band) for _ in range(shards)]
+    return ReplayShards(handles, items, cfg.envs_per_actor)
+
+
+def build_replay(
+    ctx: Context, cfg: Experiment, settings: ReplayConfig, capacity: int, limiter: SamplesPerInsert
+) -> roles.ReplayTable:
+    """A replay of the algorithm's items, with all the memory it will ever use. `settings`: of this shard."""
+    from thespis.envs.make import describe
+    from thespis.experience.tables import build_table
+
+    steps, window, sampler, shape = build_table(cfg.algorithm, describe(cfg.env_config), settings, capacity)
+    return roles.ReplayTable(ctx, steps, window, sampler, limiter, shape, settings.max_times_sampled)
+
+
+def validate_replay(cfg: Experiment, spaces: Spaces) -> None:
+    """Refuse what cannot be stored: rewards that change after they are, and more steps than there is memory for."""
+    from thespis.experience.tables import affordable_rows
+
+    items: Replayed = cfg.algorithm.items
+    if cfg.algorithm.reward.normalize:
+        raise ThespisError(
+            "rewards stay in the replay as they were stored, so --reward.normalize cannot be; scale them"
+        )
+    rows = affordable_rows(cfg.algorithm, spaces, items.replay, items.replay.capacity)
+    items.check_rows(rows, cfg.actors * cfg.envs_per_actor)
+
+
+def refuse_shards(cfg: Experiment, reason: str) -> None:
+    """Refuse a replay in shards, where there cannot be any."""
+    if cfg.algorithm.items.replay.shards != 1:
+        raise ThespisError(f"{reason}: --replay.shards must stay 1")
+
+
+def build_demonstrations(ctx: Context, cfg: Experiment, demos: Spec, episodes: int) -> roles.Demonstrations:
+    """All demonstrations as items of the algorithm. They are gathered from the run's seed alone, so that every
+    incarnation of the role has the same."""
+    from thespis.envs.make import describe
+    from thespis.experience.demonstrations import unrolls
+    from thespis.experience.recording import gather
+    from thespis.experience.steps import Steps
+    from thespis.experience.tables import build_table, row_layout
+
+    items: Replayed = cfg.algorithm.items
+    spaces, settings = describe(cfg.env_config), replace(items.replay, actor_priorities=False, bytes=0, warm_up=1)
+    gathered = [
+        list(unrolls(episode, items.unroll_length, spaces.action_space))
+        for episode in gather(demos, cfg.env_config, episodes, ctx.identity.run_seed)
+    ]
+    one = Steps(row_layout(spaces, settings), 1)
+    rows = sum(one.most(unroll, one.opens(unroll)) for episode in gathered for unroll in episode)
+    steps, window, sampler, shape = build_table(cfg.algorithm, spaces, settings, rows)
+    table = roles.Demonstrations(ctx, steps, window, sampler, roles.Demonstrations.LIMITER, shape)
+    table.fill(gathered)
+    return table
+
+
+# -- evaluators -----------------------------------------------------------------------------------
+
+
+def add_evaluator(p: Program, cfg: Experiment, pull: Pull, colocate: str = "learner") -> None:
+    """An evaluator on the learner's node, unless it is switched off. It works in bursts, so no CPU is kept for it."""
+    if cfg.eval_episodes:
+        p.at(colocate=colocate, cpus=0, restarts=3).add("evaluator", build_evaluator, cfg, pull=pull)
+
+
+def add_sharded_evaluator(p: Program, cfg: Experiment, pulls: Sequence[PullSlice]) -> None:
+    """An evaluator that pulls from all shards of a parameter server, unless it is switched off."""
+    if cfg.eval_episodes:
+        p.at(cpus=0, restarts=3).add("evaluator", build_sharded_evaluator, cfg, pulls=pulls)
+
+
+def build_evaluator(ctx: Context, cfg: Experiment, pull: Pull) -> roles.Evaluator:
+    return _evaluator(ctx, cfg, lambda: local_policy(ctx, cfg, pull))
+
+
+def build_sharded_evaluator(ctx: Context, cfg: Experiment, pulls: Sequence[PullSlice]) -> roles.Evaluator:
+    return _evaluator(ctx, cfg, lambda: sharded_policy(ctx, cfg, pulls))
+
+
+def _evaluator(ctx: Context, cfg: Experiment, make_policy: Callable[[], roles.LocalPolicy]) -> roles.Evaluator:
+    return roles.Evaluator(
+        ctx,
+        make_envs=lambda number: environments(ctx, cfg, number),
+        make_policy=make_policy,
+        episodes=cfg.eval_episodes,
+        every=cfg.eval_every,
+        longest=cfg.eval_max_steps,
+    )

@@ -1,0 +1,39 @@
+"""Whether a command will be able to write its result, asked before the work is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from thespis.errors import ThespisError
+
+
+def check_file(path: Path, flag: str) -> None:
+    """Refuse a file that cannot be made or changed. What is there stays as it is."""
+    try:
+        new = not path.exists()
+        with path.open("ab"):
+            pass
+        if new:
+            path.unlink()
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        raise _refusal(path, flag, error) from None
+
+
+def check_directory(path: Path, flag: str) -> None:
+    """Refuse a directory that cannot be made. One that is there may stay."""
+    made: list[Path] = []
+    try:
+        for parent in [*reversed(path.parents), path]:
+            if not parent.is_dir():
+                parent.mkdir()
+                made.append(parent)
+    except (OSError, ValueError) as error:
+        raise _refusal(path, flag, error) from None
+    finally:
+        for directory in reversed(made):
+            directory.rmdir()
+
+
+def _refusal(path: Path, flag: str, error: Exception) -> ThespisError:
+    reason = getattr(error, "strerror", None) or error
+    return ThespisError(f"{path} cannot be written ({reason}); give another {flag}")

@@ -1,0 +1,55 @@
+"""A network from its settings: the algorithm's own kind, or one that a user's factory makes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from thespis.errors import ThespisError
+from thespis.networks.init import init_network
+from thespis.user_code import resolve
+
+if TYPE_CHECKING:
+    from thespis.config import NetworkConfig
+    from thespis.envs.spaces import Spaces
+    from thespis.networks.policies import PolicyNetwork
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def build_network(
+    network_class: Callable[..., PolicyNetwork], cfg: NetworkConfig, spaces: Spaces, seed: int
+) -> PolicyNetwork:
+    """The configured network, initialised from `seed` alone."""
+    observations, actions = spaces.observation_space, spaces.action_space
+
+    def build() -> PolicyNetwork:
+        return _custom(cfg, spaces) if cfg.factory else network_class(observations, actions, cfg)
+
+    return init_network(build, seed)
+
+
+def _custom(cfg: NetworkConfig, spaces: Spaces) -> PolicyNetwork:
+    """The network of a user's factory, which may also take the network's settings as its third argument."""
+    factory = resolve(cfg.factory)
+    if not callable(factory):
+        raise ThespisError(f"--network.factory is {cfg.factory!r}; give file.py::function or module::function")
+    arguments = (spaces.observation_space, spaces.action_space, cfg)
+    made: PolicyNetwork = factory(*arguments[: 3 if _takes_three(factory) else 2])
+    if not isinstance(made, torch.nn.Module):
+        raise ThespisError(
+            f"--network.factory {cfg.factory!r} makes a {type(made).__name__}; it has to make a torch module"
+        )
+    return made
+
+
+def _takes_three(factory: Callable[..., object]) -> bool:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # of some builtins
+        return False
+    return sum(each.kind in _POSITIONAL and each.default is each.empty for each in parameters) >= 3

@@ -1,0 +1,102 @@
+"""The cross-entropy method: the best action by scoring many, where no formula gives it (Rubinstein and Kroese, 2004).
+
+Draw, score, keep the elite, fit the distribution to it, draw again. Rows are searched side by side, in numpy: an action
+is a short vector, so calls would cost more than arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import numpy as np
+
+from thespis.config import CEMConfig
+from thespis.types import Array
+
+Score = Callable[[Array], Array]
+"""Values float32 `[N, S]` of actions `[N, S, width]`, S of them for each of N rows."""
+
+
+class Parts(NamedTuple):
+    """What an action vector is made of: `continuous` numbers in [-1, 1], then a one-hot for each of `choices`."""
+
+    continuous: int
+    choices: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int:
+        return self.continuous + sum(self.choices)
+
+    @property
+    def countable(self) -> int | None:
+        """How many different actions there are, if these can be counted."""
+        return None if self.continuous else int(np.prod(self.choices))
+
+
+def search(score: Score, rows: int, parts: Parts, cfg: CEMConfig, rng: np.random.Generator) -> tuple[Array, Array]:
+    """The best action found for each row, `[N, width]`, and its value `[N]`.
+
+    It is the best of all samples, not the last mean: a mean of two modes may be worse than either. Where there are no
+    more actions than samples, every one is scored instead, which is exact.
+    """
+    if parts.countable is not None and parts.countable <= cfg.samples:
+        return _best(score, np.broadcast_to(every(parts), (rows, parts.countable, parts.width)))
+    mean = np.zeros((rows, 1, parts.continuous), np.float32)
+    deviation = np.ones_like(mean)
+    chances = [np.full((rows, 1, n), 1.0 / n, np.float32) for n in parts.choices]
+    best, highest = np.zeros((rows, parts.width), np.float32), np.full(rows, -np.inf, np.float32)
+    for _ in range(cfg.iterations):
+        samples = _draw(mean, deviation, chances, cfg.samples, rng)
+        values = score(samples)
+        elite = np.argpartition(values, -cfg.elites, axis=1)[:, -cfg.elites :]
+        kept = np.take_along_axis(samples, elite[..., None], 1)
+        mean = kept[..., : parts.continuous].mean(1, keepdims=True)
+        deviation = np.maximum(kept[..., : parts.continuous].std(1, keepdims=True), np.float32(cfg.floor))
+        chances = [part.mean(1, keepdims=True) for part in split(kept, parts)]
+        top = values.argmax(1)
+        found = values[np.arange(rows), top]
+        better = found > highest
+        best[better], highest[better] = samples[better, top[better]], found[better]
+    return best, highest
+
+
+def every(parts: Parts) -> Array:
+    """All actions that are choices only, float32 `[countable, width]`."""
+    one_hots = [np.eye(n, dtype=np.float32) for n in parts.choices]
+    return np.array([np.concatenate(rows) for rows in product(*one_hots)], np.float32)
+
+
+def uniform(rows: int, parts: Parts, rng: np.random.Generator) -> Array:
+    """Any actions, `[N, width]`."""
+    numbers = rng.uniform(-1.0, 1.0, (rows, parts.continuous)).astype(np.float32)
+    return np.concatenate([numbers, *(_one_hot(rng.integers(0, n, rows), n) for n in parts.choices)], 1)
+
+
+def split(actions: Array, parts: Parts) -> list[Array]:
+    """The one-hots of each choice, `[..., n]`."""
+    bounds = np.cumsum((parts.continuous, *parts.choices))
+    return [actions[..., start:end] for start, end in pairwise(bounds)]
+
+
+def _best(score: Score, actions: Array) -> tuple[Array, Array]:
+    values = score(actions)
+    rows, top = np.arange(len(values)), values.argmax(1)
+    return actions[rows, top], values[rows, top]
+
+
+def _draw(mean: Array, deviation: Array, chances: list[Array], samples: int, rng: np.random.Generator) -> Array:
+    """`[N, samples, width]`. Numbers are clipped before they are scored: the environment would clip them too."""
+    rows, _, continuous = mean.shape
+    numbers = mean + deviation * rng.standard_normal((rows, samples, continuous), np.float32)
+    drawn = [numbers.clip(-1.0, 1.0, out=numbers)]
+    for chance in chances:
+        marks = rng.random((rows, samples, 1), np.float32)
+        index = (marks > chance.cumsum(-1)[..., :-1]).sum(-1)
+        drawn.append(_one_hot(index, chance.shape[-1]))
+    return np.concatenate(drawn, -1)
+
+
+def _one_hot(index: Array, size: int) -> Array:
+    return np.eye(size, dtype=np.float32)[index]

@@ -1,0 +1,112 @@
+"""The weights a run starts from, taken from another run: found and matched before anything starts, kept in the run.
+
+The run keeps a copy, so that a role which is restarted before the first checkpoint finds them again, whatever has
+become of the other run. A resumed run goes on from its own checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.numpy import save
+
+from thespis.config import Experiment
+from thespis.errors import ThespisError
+from thespis.runs import commit
+from thespis.runs.checkpoints import Checkpoints, load_arrays, policy_weights
+from thespis.runs.directory import RunDirectory
+from thespis.types import Array
+
+FILE = "initial.safetensors"
+_LISTED = 8
+"""Weights that a message names one by one."""
+
+
+@dataclass(frozen=True)
+class Initial:
+    """Weights by name, and what is to be said about them."""
+
+    weights: dict[str, Array]
+    note: str
+
+    def write(self, run: Path) -> None:
+        commit.commit_file(run / FILE, save({name: array.copy(order="C") for name, array in self.weights.items()}))
+
+
+def read(cfg: Experiment) -> dict[str, Array]:
+    """What a role loads into its network: nothing, unless the run was started from another one's weights."""
+    if cfg.init_from is None or cfg.run_dir is None:
+        return {}
+    if not cfg.run_dir.is_dir():
+        raise ThespisError(
+            f"the run directory {cfg.run_dir}, which holds the initial weights, is not seen from here; "
+            "give --run-dir a path that all nodes share"
+        )
+    # A copy of a run that trains goes on from a checkpoint and has no such file.
+    return load_arrays(cfg.run_dir / FILE) if (cfg.run_dir / FILE).exists() else {}
+
+
+def match(cfg: Experiment, network: Mapping[str, Array]) -> Initial:
+    """The weights that `--init-from` names, as far as they are to be taken, for a network with these."""
+    checkpoint = _checkpoint(cfg)
+    found = policy_weights(checkpoint)
+    if found is None:
+        raise ThespisError(f"--init-from {cfg.init_from}: {checkpoint.name} holds no weights; name another run")
+    wanted = [name for name in {**network, **found} if _chosen(name, cfg.init_only)]
+    fits = {name: found[name] for name in wanted if not _difference(name, found, network)}
+    differ = [_difference(name, found, network) for name in wanted if name not in fits]
+    if not fits or (differ and not cfg.init_only):
+        have = ", ".join(_parts([*network, *found]))
+        what = f"{_listed(differ)}" if differ else f"no weight has {' or '.join(cfg.init_only)} in its name"
+        raise ThespisError(
+            f"--init-from {cfg.init_from}: {what}; give --init-only with the parts to take, of {have}, "
+            "or the other run's --env and --network.*"
+        )
+    note = f"starting from {len(fits)} of {len(network)} weights of {cfg.init_from} ({checkpoint.name})"
+    if cfg.init_only:
+        note += f": {', '.join(_parts(fits))}"
+    return Initial(fits, note + (f"; not taken: {_listed(differ)}" if differ else ""))
+
+
+def _checkpoint(cfg: Experiment) -> Path:
+    """A checkpoint that is whole."""
+    path = cfg.init_from
+    assert path is not None
+    if (path / commit.MANIFEST).exists():
+        commit.verify(path)
+        return path
+    if not path.is_dir():
+        raise ThespisError(f"--init-from {path}: there is no such directory; give a run, or one of its checkpoints")
+    checkpoints = Checkpoints(RunDirectory.open(path).checkpoints, keep=1)
+    found = checkpoints.best() if cfg.init_checkpoint == "best" else checkpoints.newest_valid().path
+    if found is None:
+        raise ThespisError(f"--init-from {path}: the run has no valid checkpoint to take weights from")
+    return found
+
+
+def _chosen(name: str, parts: tuple[str, ...]) -> bool:
+    """Whether a part of the dotted name begins as one of `parts` does; without any, all are chosen."""
+    return not parts or any(f".{part}" in f".{name}" for part in parts)
+
+
+def _difference(name: str, there: Mapping[str, Array], here: Mapping[str, Array]) -> str:
+    if name not in there:
+        return f"{name} is only here"
+    if name not in here:
+        return f"{name} is only there"
+    if there[name].shape != here[name].shape:
+        return f"{name} is {list(there[name].shape)} there and {list(here[name].shape)} here"
+    return ""
+
+
+def _parts(names: Mapping[str, Array] | list[str]) -> list[str]:
+    """What `--init-only` can name: `encoder.torsos.0.mlp.layers.0.weight` is part of encoder and torsos."""
+    words = [word for name in names for word in name.split(".")[:-1] if not word.isdigit()]
+    return [word for word in dict.fromkeys(words) if word not in ("mlp", "layers", "cell")]
+
+
+def _listed(differences: list[str]) -> str:
+    more = len(differences) - _LISTED
+    return ", ".join(differences[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,140 @@
+"""What this machine can hold, asked before a run starts: processes, open files and memory.
+
+Estimates are low: a run is refused only if it cannot work. What is refused later all the same, by the system itself, is
+told in the same words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import itertools
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from thespis import cgroups
+from thespis.config import Experiment, NetworkConfig
+from thespis.errors import ThespisError
+from thespis.memory import available_memory
+from thespis.program import Program
+from thespis.settings import is_inline
+
+PROCESS_BYTES = 100 << 20
+"""Memory that a process has for itself when it has imported torch and built a small role (measured: 137 MB)."""
+_ENV_BYTES = 1 << 10
+"""The least an environment takes."""
+_STEP_BYTES = 32
+"""The least that a step in an unroll takes."""
+_BYTES_EACH = {"noise_table": 4, "batch": _STEP_BYTES, "samples": _STEP_BYTES, "pairs": _STEP_BYTES}
+"""The least that one of what a setting counts takes."""
+_BASE_FILES, _FILES_PER_PROCESS = 64, 5
+"""Open files of a supervisor or of a role that all others call: its own, and those for each process it knows."""
+
+
+def check_capacity(program: Program, cfg: Experiment) -> None:
+    """Refuse a run that this machine cannot hold, and say what it can."""
+    memory = memory_left()
+    if cfg.actors * cfg.envs_per_actor * _ENV_BYTES > memory:
+        raise ThespisError(
+            f"{cfg.actors} actors with {cfg.envs_per_actor} environments each are more than this machine can hold; "
+            "give fewer --actors or --envs-per-actor"
+        )
+    _check_sizes(cfg, memory, cfg.envs_per_actor)
+    if cfg.on != "local":
+        return
+    processes = len(program.processes)
+    others = processes - sum(spec.counts_as_actor for spec in program.roles)
+    for what, limit in _limits(memory):
+        if processes > limit:
+            fewer = f"give at most --actors {limit - others}" if limit > others else "use a larger machine"
+            raise ThespisError(f"{processes} processes are too many: {what}; {fewer}, or --on simulation")
+    _raise_open_files(processes)
+
+
+def _check_sizes(cfg: Any, memory: int, environments: int, prefix: str = "") -> None:
+    """Refuse networks, unrolls of so many environments, batches and populations that are larger than the memory."""
+    for part in dataclasses.fields(cfg):
+        value = getattr(cfg, part.name)
+        if isinstance(value, NetworkConfig):
+            sizes = (*value.hidden, value.lstm, 4 * value.lstm)
+            # Each weight, its gradient, and two averages of the optimiser.
+            need = 16 * sum(before * after for before, after in itertools.pairwise(sizes))
+        elif part.name == "unroll_length":
+            need = _STEP_BYTES * value * environments
+        else:
+            need = _BYTES_EACH.get(part.name, 0) * (value if isinstance(value, int) else 0)
+        if need > memory:
+            flag = f"{prefix}{part.name}".replace("_", "-")
+            hint = ".hidden or .lstm" if isinstance(value, NetworkConfig) else ""
+            raise ThespisError(
+                f"--{flag}{hint} is too large: it takes {need / (1 << 30):,.1f} GB, and {memory / (1 << 30):.1f} GB of "
+                "memory are free; give less"
+            )
+        if dataclasses.is_dataclass(value):
+            _check_sizes(value, memory, environments, prefix if is_inline(part) else f"{prefix}{part.name}.")
+
+
+def explain(error: OSError, program: Program) -> str:
+    """What to do about a process that the system would not start."""
+    processes = len(program.processes)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return _too_few_files(_files(processes), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    if error.errno in (errno.EAGAIN, errno.ENOMEM):
+        return f"{error.strerror}; the run has {processes} processes: give fewer --actors, or --on simulation"
+    return str(error)
+
+
+def memory_left() -> int:
+    """Bytes that a run can still take: of the machine, and of the control group that it is in."""
+    # Not what is left of the group's limit: files that it has read count as used there, and give way if need be.
+    limit = cgroups.limit("memory", unified="max", legacy="limit_in_bytes")
+    return available_memory() if limit is None else min(available_memory(), limit)
+
+
+def _limits(memory: int) -> Iterator[tuple[str, int]]:
+    """Why there can be no more processes than so many."""
+    each, free = PROCESS_BYTES >> 20, memory / (1 << 30)
+    yield f"each takes at least {each} MB, and {free:.1f} GB of memory are free", memory // PROCESS_BYTES
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # the limit does not hold for root
+        yield f"`ulimit -u` allows {soft}", soft
+    allowed = cgroups.contents("pids", unified="max", legacy="max")
+    there = cgroups.contents("pids", unified="current", legacy="current")
+    for most, now in zip(allowed, there, strict=False):
+        if most.isdecimal():
+            yield f"the control group allows {most}", int(most) - int(now)
+    threads = _number(Path("/proc/sys/kernel/threads-max"))
+    if threads is not None:
+        yield f"the kernel allows {threads}", threads
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # not there, or `max`
+        return None
+
+
+def _files(processes: int) -> int:
+    return _BASE_FILES + _FILES_PER_PROCESS * processes
+
+
+def _raise_open_files(processes: int) -> None:
+    """Raise the limit of open files as far as the run needs and the system lets this process."""
+    wanted = _files(processes)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise ThespisError(_too_few_files(wanted, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _too_few_files(wanted: int, limit: int) -> str:
+    return (
+        f"this run needs {wanted} open files and may have {limit}; raise the limit with `ulimit -n {wanted}`, or give "
+        "fewer --actors"
+    )
