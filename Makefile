@@ -27,6 +27,7 @@ follow-docs: .venv/ready-dev
 lint: .venv/ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 
 type: .venv/ready-dev
 	$(BIN)/mypy

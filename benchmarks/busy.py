@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from thespis.cores import available_cores
+from thespis.core.system.cores import available_cores
 
 WAYS: dict[str, dict[str, str]] = {
     "by itself": {},

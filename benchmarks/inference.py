@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from thespis.algorithms.vtrace import VTrace
-from thespis.config import Experiment
-from thespis.program import Program
-from thespis.runtime.context import Context
-from thespis.types import Inputs, Stream, Version, Versioned
+from thespis.core.config import Experiment
+from thespis.core.context import Context
+from thespis.core.program import Program
+from thespis.core.types import Inputs, Stream, Version, Versioned
 
 OBSERVATION = 4
 ROWS = (1, 8, 64)
@@ -89,7 +89,7 @@ def stepper(rng: np.random.Generator) -> Any:
 
 
 def layout(rows: tuple[int, ...]) -> Any:
-    from thespis.wire.schema import Layout
+    from thespis.transport.inference_schema import Layout
 
     made = spaces()
     return Layout.of(made.observation_space, made.action_space, sum(rows))
@@ -130,11 +130,11 @@ def build_server(ctx: Context, way: str | None, rows: tuple[int, ...]) -> Any:
     seats = Seats(16, made.initial_state, np.zeros((), np.int64))
     door: Any = None
     if way == "near":
-        from thespis.wire.near_door import NearDoor
+        from thespis.transport.shm_server import NearDoor
 
         door = NearDoor(layout(rows))
     elif way is not None:
-        from thespis.wire.door import Door
+        from thespis.transport.grpc_server import Door
 
         door = Door(layout(rows), "127.0.0.1" if way == "tcp" else None)
     return InferenceServer(ctx, made, seats, Standing(made), forget, batch=1, patience=0.0, door=door)
@@ -148,11 +148,11 @@ class Asker:
     ) -> None:
         self._ctx, self._act, self._rows, self._calls, self._results = ctx, act, rows, calls, results
         if way == "near":
-            from thespis.wire.near_line import NearLine
+            from thespis.transport.shm_client import NearLine
 
             self._act = NearLine(ctx, act.beside("invite"), layout(rows))
         elif way is not None:
-            from thespis.wire.line import Line
+            from thespis.transport.grpc_client import Line
 
             self._act = Line(ctx, act.beside("invite"), layout(rows))
 

@@ -16,9 +16,9 @@ from statistics import fmean, median
 from typing import Any
 
 from thespis import train
-from thespis.evaluation import play
-from thespis.runs.lineage import Lineage
-from thespis.trained import Trained
+from thespis.population.history import Lineage
+from thespis.training.evaluation import play
+from thespis.training.run import Trained
 
 
 def score(args: argparse.Namespace, seed: int, interval: int) -> dict[str, Any]:

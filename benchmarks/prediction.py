@@ -18,10 +18,10 @@ import numpy as np
 import yaml
 
 from benchmarks.waiting import SETTINGS, STEP_SECONDS, configure, instant
-from thespis.cores import available_cores
-from thespis.launch import launch
+from thespis.core.system.cores import available_cores
 from thespis.runtime.costs import CostModel, WorkCost, mean
 from thespis.runtime.virtual import SimulatedContext
+from thespis.training.launch import launch
 
 CALIBRATED = 128
 """Actors of the run that says what a step takes of a core: more of them than a few cores can serve."""

@@ -27,21 +27,21 @@ from typing import Any
 
 import numpy as np
 
-from thespis.config import Experiment
-from thespis.cores import available_cores
+from thespis.core.config import Experiment
+from thespis.core.context import Context, Identity
+from thespis.core.program import Program
+from thespis.core.system.cores import available_cores
+from thespis.core.types import Array, Drawn, Inputs, Stream, Unroll
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.n_step import NStep
 from thespis.experience.samplers import Prioritised
 from thespis.experience.sources import Draws, Streamed
 from thespis.experience.steps import Layout, Steps
-from thespis.program import Program
 from thespis.roles import ReplayTable
 from thespis.runs.directory import RunDirectory
 from thespis.runs.screen import Screen
-from thespis.runtime.context import Context, Identity
 from thespis.runtime.local import LocalSupervisor
 from thespis.runtime.session import Session
-from thespis.types import Array, Drawn, Inputs, Stream, Unroll
 
 BATCH, ENVS, STEPS = 512, 8, 50
 FREE = SamplesPerInsert(1.0, 1, 1e18)  # nobody waits for anybody

@@ -38,13 +38,13 @@ import numpy as np
 import torch
 
 from thespis.algorithms.updates.optimizers import build_optimizer, clip_gradients
+from thespis.core.system.reaper import marked
+from thespis.core.types import Unroll, Version
+from thespis.envs.inputs import first_inputs, next_inputs
 from thespis.envs.make import describe, make
 from thespis.experience.writers import UnrollWriter, concatenate
-from thespis.launch import defaults
-from thespis.roles.actor import first_inputs, next_inputs
 from thespis.runtime.process import ENVIRONMENT
-from thespis.runtime.warden import marked
-from thespis.types import Unroll, Version
+from thespis.training.registry import defaults
 
 _WARM_UP_SECONDS = 2.0
 _SLICE_SECONDS = 0.8

@@ -22,9 +22,9 @@ from typing import Any
 from benchmarks.pages import ROOT, keep, load, machine, replace_part, table
 from benchmarks.prediction import CALIBRATED, calibrate, cost_model, predict
 from benchmarks.waiting import SETTINGS, STEP_SECONDS, configure, waiting
-from thespis.cores import available_cores
-from thespis.launch import launch
+from thespis.core.system.cores import available_cores
 from thespis.runtime.session import Session
+from thespis.training.launch import launch
 
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
 SETTLE_SECONDS, RISING = 4.0, 1.05

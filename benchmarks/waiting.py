@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from thespis.config import Experiment
+from thespis.core.config import Experiment
 from thespis.envs.toys import Sleep
-from thespis.launch import defaults
+from thespis.training.registry import defaults
 
 STEP_SECONDS = 0.01
 SELDOM: dict[str, Any] = {  # nothing but training, and patience with 128 processes that start on a few cores

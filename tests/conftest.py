@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from thespis.config import Experiment
-from thespis.program import Program
-from thespis.runtime.warden import marked
+from thespis.core.config import Experiment
+from thespis.core.program import Program
+from thespis.core.system.reaper import marked
 
 ROOT = Path(__file__).parent.parent
 MARK = "THESPIS_TEST_STAGE"

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from thespis.core.context import Context
+from thespis.core.types import Stream, Unroll, Version, Versioned
 from thespis.networks.acting import export_weights
-from thespis.runtime.context import Context
-from thespis.types import Stream, Unroll, Version, Versioned
 
 # -- contexts ---------------------------------------------------------------------------------------
 

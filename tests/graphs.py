@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from thespis.cli.main import main as thespis
-from thespis.launch import architectures
+from thespis.training.registry import architectures
 
 ROOT = Path(__file__).resolve().parents[1]
 DIAGRAM = re.compile(r"`thespis (show [^`\n]*--format mermaid)`[^\n]*\n\n```mermaid\n(.*?)```", re.DOTALL)

@@ -15,7 +15,7 @@ from typing import Any
 
 from thespis.algorithms import algorithms
 from thespis.algorithms.base import carried
-from thespis.launch import architecture, architectures
+from thespis.training.registry import architecture, architectures
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "algorithms.md"
 PLACE = re.compile(r"(?<=<!-- algorithms -->\n).*?(?=<!-- end -->)", re.DOTALL)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from thespis.core.lazy import lazy_names
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
 
-    from thespis import edges, roles
+    from thespis import roles
     from thespis._train import train
     from thespis.algorithms.appo import APPO
     from thespis.algorithms.base import Algorithm, Exploration, Sampled, chosen
@@ -45,9 +47,9 @@ if TYPE_CHECKING:
         validate_replay,
         worker_network,
     )
-    from thespis.bounds import Bounds, Count, CountOrZero, Fraction, NonNegative, Positive
-    from thespis.callbacks import Callback
-    from thespis.config import (
+    from thespis.core import edges
+    from thespis.core.bounds import Bounds, Count, CountOrZero, Fraction, NonNegative, Positive
+    from thespis.core.config import (
         CEMConfig,
         DPGNetworkConfig,
         EvolvedNetworkConfig,
@@ -62,8 +64,13 @@ if TYPE_CHECKING:
         Transitions,
         Unrolls,
     )
+    from thespis.core.context import Context
+    from thespis.core.errors import NonFiniteLoss, ThespisError
+    from thespis.core.program import Edge, Handle, Placement, Program
+    from thespis.core.service import Method, RoleDescription
+    from thespis.core.settings import inline
+    from thespis.core.types import Unroll, Versioned
     from thespis.envs.spaces import Spaces
-    from thespis.errors import NonFiniteLoss, ThespisError
     from thespis.exchange.local import LocalExchange
     from thespis.experience.sources import Batches, Draws
     from thespis.networks.acting import Stepper
@@ -73,12 +80,8 @@ if TYPE_CHECKING:
     from thespis.networks.policies import ActorCritic, Agent, Output, PolicyNetwork
     from thespis.networks.q import QNetwork
     from thespis.networks.torso import MLP
-    from thespis.program import Edge, Handle, Placement, Program
-    from thespis.runtime.context import Context
-    from thespis.service import Method, RoleDescription
-    from thespis.settings import inline
-    from thespis.trained import Trained
-    from thespis.types import Unroll, Versioned
+    from thespis.training.callbacks import Callback
+    from thespis.training.run import Trained
 
 __all__ = [
     "APPO",
@@ -179,7 +182,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _NAMES = {
-    "training": "train",
+    "training.train": "train",
     "algorithms.base": "Algorithm Exploration Sampled chosen",
     "algorithms.dpg": "DPG NoiseLadder",
     "algorithms.dqn": "DQN EpsilonLadder EpsilonSchedule",
@@ -198,14 +201,14 @@ _NAMES = {
         "build_rounds_learner build_stepper central_learner environments exploring_actor "
         "learner_network local_policy return_discount validate_replay worker_network"
     ),
-    "bounds": "Bounds Count CountOrZero Fraction NonNegative Positive",
-    "callbacks": "Callback",
-    "config": (
+    "core.bounds": "Bounds Count CountOrZero Fraction NonNegative Positive",
+    "training.callbacks": "Callback",
+    "core.config": (
         "CEMConfig DPGNetworkConfig EvolvedNetworkConfig Experiment NetworkConfig OptimizerConfig "
         "QNetworkConfig ReplayConfig RewardConfig Rounds ScoredNetworkConfig Transitions Unrolls"
     ),
     "envs.spaces": "Spaces",
-    "errors": "NonFiniteLoss ThespisError",
+    "core.errors": "NonFiniteLoss ThespisError",
     "exchange.local": "LocalExchange",
     "experience.sources": "Batches Draws",
     "networks.acting": "Stepper",
@@ -215,15 +218,16 @@ _NAMES = {
     "networks.policies": "ActorCritic Agent Output PolicyNetwork",
     "networks.q": "QNetwork",
     "networks.torso": "MLP",
-    "program": "Edge Handle Placement Program",
-    "runtime.context": "Context",
-    "service": "Method RoleDescription",
-    "settings": "inline",
-    "trained": "Trained",
-    "types": "Unroll Versioned",
+    "core.program": "Edge Handle Placement Program",
+    "core.context": "Context",
+    "core.service": "Method RoleDescription",
+    "core.settings": "inline",
+    "training.run": "Trained",
+    "core.types": "Unroll Versioned",
 }
 """The names of each module. They are imported when first used: `--help` and processes that start need few of them."""
-_NAMESPACES = ("edges", "roles")
+_find = lazy_names(__name__, _NAMES)
+_NAMESPACES = {"edges": "core.edges", "roles": "roles"}
 """Modules that are public as a whole."""
 
 
@@ -243,7 +247,7 @@ def resume(
     """
     from pathlib import Path
 
-    from thespis import resuming
+    from thespis.training import resume as resuming
 
     where = Path(path)
     if not trust:
@@ -257,18 +261,15 @@ def load(path: str | PathLike[str], *, trust: bool = False) -> Trained:
     A run names the Python code of its environment. With `trust` that code is run, whoever made the run; code that you
     have trained with on this machine needs no trust.
     """
-    from thespis.trained import Trained
+    from thespis.training.run import Trained
 
     return Trained(str(path), trust=trust)
 
 
 def __getattr__(name: str) -> Any:
     if name in _NAMESPACES:
-        return importlib.import_module(f"thespis.{name}")
-    for module, names in _NAMES.items():
-        if name in names.split():
-            return getattr(importlib.import_module(f"thespis.{module}"), name)
-    raise AttributeError(f"module 'thespis' has no attribute {name!r}")
+        return importlib.import_module(f"thespis.{_NAMESPACES[name]}")
+    return _find(name)
 
 
 def __dir__() -> list[str]:

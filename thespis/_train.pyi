@@ -1,4 +1,4 @@
-"""Written by `python -m thespis.typing_stub`; do not edit."""
+"""Written by `python -m thespis.training.typing_stub`; do not edit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any, Literal, Required, TypedDict, Unpack, overload
 
 from thespis.algorithms.base import Algorithm
 from thespis.algorithms.es import ARSConfig, StepConfig
-from thespis.config import CEMConfig, DPGNetworkConfig, EvolvedNetworkConfig, NetworkConfig, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig, ScoredNetworkConfig
-from thespis.trained import Trained
+from thespis.core.config import CEMConfig, DPGNetworkConfig, EvolvedNetworkConfig, NetworkConfig, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig, ScoredNetworkConfig
+from thespis.training.run import Trained
 
 _Spec = str | Callable[..., Any]
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from thespis.runtime.warden import marked
+from thespis.core.system.reaper import marked
 
 MARK = "THESPIS_PEER_RUN"
 """Processes of a run are known by it, however deep below us they were started."""

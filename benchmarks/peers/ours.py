@@ -9,8 +9,9 @@ from pathlib import Path
 
 from lines import Lines, arguments
 
-from thespis.launch import defaults, launch
 from thespis.runtime.session import Session
+from thespis.training.launch import launch
+from thespis.training.registry import defaults
 
 
 class Watch(threading.Thread):

@@ -19,16 +19,17 @@ from thespis.algorithms.updates.dpg import DPGUpdate
 from thespis.architectures.apex_dpg import Config
 from thespis.architectures.builders import build_replay, build_replay_actor
 from thespis.cli.main import main
-from thespis.config import DPGNetworkConfig, ReplayConfig, RewardConfig
+from thespis.core.config import DPGNetworkConfig, ReplayConfig, RewardConfig
+from thespis.core.config_io import updated
+from thespis.core.context import Identity
+from thespis.core.types import Stream, Transitions, Unroll, Version, Versioned
 from thespis.envs.make import describe
 from thespis.experience.limiters import SamplesPerInsert
-from thespis.launch import defaults, launch
 from thespis.networks.acting import export_weights
 from thespis.networks.dpg import DPGNetwork
 from thespis.networks.policies import ActorCritic
-from thespis.plain import updated
-from thespis.runtime.context import Identity
-from thespis.types import Stream, Transitions, Unroll, Version, Versioned
+from thespis.training.launch import launch
+from thespis.training.registry import defaults
 
 SMALL: dict[str, Any] = {
     "env": "Pendulum-v1", "actors": 2, "envs_per_actor": 2, "unroll_length": 5, "batch": 16, "batches_per_draw": 2,

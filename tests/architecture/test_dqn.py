@@ -14,9 +14,10 @@ from safetensors.numpy import load_file
 from thespis import train
 from thespis.algorithms.dqn import EpsilonSchedule
 from thespis.cli.main import main
-from thespis.config import QNetworkConfig, RewardConfig
-from thespis.errors import ThespisError
-from thespis.launch import check, defaults, launch
+from thespis.core.config import QNetworkConfig, RewardConfig
+from thespis.core.errors import ThespisError
+from thespis.training.launch import check, launch
+from thespis.training.registry import defaults
 
 SMALL: dict[str, Any] = {
     "actors": 2, "envs_per_actor": 2, "unroll_length": 5, "n_step": 3, "batch": 16, "batches_per_draw": 2,

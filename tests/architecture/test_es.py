@@ -19,13 +19,14 @@ from thespis import train
 from thespis.algorithms.es import ES, ARSConfig
 from thespis.architectures.es import Config, build_coordinator, program
 from thespis.cli.main import main
-from thespis.errors import ThespisError
-from thespis.evaluation import play
-from thespis.launch import defaults, launch
+from thespis.core.context import Identity
+from thespis.core.errors import ThespisError
 from thespis.networks.moments import Moments
 from thespis.roles.coordinator import Ask, Order, Result, Snapshot
-from thespis.runtime.context import Identity
-from thespis.trained import Trained
+from thespis.training.evaluation import play
+from thespis.training.launch import launch
+from thespis.training.registry import defaults
+from thespis.training.run import Trained
 
 HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {

@@ -16,10 +16,11 @@ from conftest import newest, until
 from thespis import train
 from thespis.architectures import gorila, parameter_server
 from thespis.cli.main import main
-from thespis.config import QNetworkConfig
-from thespis.errors import ThespisError
-from thespis.launch import defaults, launch
-from thespis.trained import Trained
+from thespis.core.config import QNetworkConfig
+from thespis.core.errors import ThespisError
+from thespis.training.launch import launch
+from thespis.training.registry import defaults
+from thespis.training.run import Trained
 
 HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {

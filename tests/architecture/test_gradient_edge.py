@@ -16,10 +16,11 @@ from conftest import until
 
 from thespis import resume, train
 from thespis.cli.main import main
-from thespis.errors import ThespisError
-from thespis.launch import defaults, launch
+from thespis.core.errors import ThespisError
 from thespis.runs.checkpoints import Checkpoints, load_role, weights_sha256
-from thespis.trained import Trained
+from thespis.training.launch import launch
+from thespis.training.registry import defaults
+from thespis.training.run import Trained
 
 NAMES = ["a2c", "a3c", "parameter-server"]
 SMALL: dict[str, Any] = {"actors": 3, "envs_per_actor": 2, "unroll_length": 5, "total_steps": 1500, "eval_episodes": 2,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from graphs import DIAGRAM, page, stored, text, with_diagrams
 
-from thespis.launch import architectures
+from thespis.training.registry import architectures
 
 REDO = "`python tests/graphs.py` writes it anew"
 

@@ -13,12 +13,12 @@ from fakes import Insert, Pull, YieldingContext, run_until
 from thespis import train
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.impala import Config, build_actor
-from thespis.config import NetworkConfig, Unrolls
+from thespis.core.config import NetworkConfig, Unrolls
+from thespis.core.context import Identity
+from thespis.core.user_code import resolve
 from thespis.envs.make import describe
 from thespis.networks.acting import load_weights
 from thespis.networks.inputs import as_tensor, tensor_inputs
-from thespis.runtime.context import Identity
-from thespis.user_code import resolve
 
 
 @pytest.mark.timeout(120)

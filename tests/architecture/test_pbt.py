@@ -14,10 +14,10 @@ from conftest import until
 from thespis import train
 from thespis.architectures.pbt import Config
 from thespis.cli.main import main
-from thespis.errors import ThespisError
-from thespis.launch import launch
+from thespis.core.errors import ThespisError
+from thespis.population.history import Lineage, Row, read
 from thespis.runs.checkpoints import Checkpoints, policy_weights, weights_sha256
-from thespis.runs.lineage import Lineage, Row, read
+from thespis.training.launch import launch
 
 SMALL: dict[str, Any] = {
     "member": "a2c",
@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """matplotlib keeps the files of fonts open, which are not left by a run."""
-    monkeypatch.setattr("thespis.runs.ancestry.draw_ancestry", lambda path: "")
+    monkeypatch.setattr("thespis.population.plot.draw_ancestry", lambda path: "")
 
 
 def check(run: Any, restarts: int = 0) -> list[Row]:
@@ -161,7 +161,7 @@ def diverge(observations: Any, actions: Any) -> Any:
 
 @pytest.mark.timeout(60)
 def test_a_member_that_always_fails_ends_the_run_with_its_error(stage: Any) -> None:
-    from thespis.trained import RunFailed
+    from thespis.training.run import RunFailed
 
     small = {**SMALL, "settings": (f"network.factory={__file__}::diverge",)}
     with pytest.raises(RunFailed, match="failed . times in a row: .*no such network"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from thespis import train
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 
 SMALL: dict[str, Any] = {
     "actors": 2, "envs_per_actor": 2, "unroll_length": 16, "epochs": 2, "minibatches": 2, "total_steps": 2000,

@@ -16,10 +16,11 @@ from safetensors.numpy import load_file
 
 from thespis import train
 from thespis.cli.main import main
-from thespis.config import ReplayConfig, RewardConfig, ScoredNetworkConfig
-from thespis.errors import ThespisError
-from thespis.launch import check, defaults, launch
-from thespis.trained import Trained
+from thespis.core.config import ReplayConfig, RewardConfig, ScoredNetworkConfig
+from thespis.core.errors import ThespisError
+from thespis.training.launch import check, launch
+from thespis.training.registry import defaults
+from thespis.training.run import Trained
 
 SMALL: dict[str, Any] = {
     "env": "Pendulum-v1", "actors": 2, "envs_per_actor": 2, "unroll_length": 5, "updaters": 2, "trainers": 2,
@@ -149,7 +150,7 @@ def test_numbers_and_choices_are_learned_together_by_cross_entropy(stage: Any) -
 
 @pytest.mark.timeout(60)
 def test_rewards_that_are_no_success_are_refused_with_cross_entropy(stage: Any) -> None:
-    from thespis.trained import RunFailed
+    from thespis.training.run import RunFailed
 
     with pytest.raises((ThespisError, RunFailed), match="use --loss squared"):
         train("qtopt", on="simulation", run_dir=stage.run, quiet=True, **{**SMALL, "loss": "cross-entropy"})

@@ -14,7 +14,8 @@ from safetensors.numpy import load_file
 
 from thespis import train
 from thespis.cli.main import main
-from thespis.launch import defaults, launch
+from thespis.training.launch import launch
+from thespis.training.registry import defaults
 
 SMALL: dict[str, Any] = {
     "env": "thespis/Lock-v0", "actors": 2, "envs_per_actor": 2, "unroll_length": 5, "sequence_length": 10,

@@ -10,7 +10,7 @@ from conftest import newest
 
 from thespis import train
 from thespis.cli.main import main
-from thespis.launch import architecture, defaults
+from thespis.training.registry import architecture, defaults
 
 SMALL: dict[str, Any] = {
     "actors": 3, "envs_per_actor": 2, "unroll_length": 5, "batch": 16, "batches_per_draw": 2, "target_period": 20,

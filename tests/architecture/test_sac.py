@@ -14,10 +14,11 @@ from safetensors.numpy import load_file
 from thespis import train
 from thespis.algorithms.updates.sac import SACNetwork
 from thespis.cli.main import main
-from thespis.config import DPGNetworkConfig
-from thespis.launch import defaults, launch
+from thespis.core.config import DPGNetworkConfig
+from thespis.core.config_io import to_dict
 from thespis.networks.dpg import DPGNetwork
-from thespis.plain import to_dict
+from thespis.training.launch import launch
+from thespis.training.registry import defaults
 
 SMALL: dict[str, Any] = {
     "actors": 2, "envs_per_actor": 2, "unroll_length": 5, "batch": 16, "batches_per_draw": 2, "total_steps": 600,

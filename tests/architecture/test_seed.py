@@ -22,15 +22,15 @@ from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.seed import Config, build_actor, build_inference
 from thespis.architectures.serving import InferenceConfig
 from thespis.cli.main import main
-from thespis.config import NetworkConfig, Unrolls
+from thespis.core.config import NetworkConfig, Unrolls
+from thespis.core.config_io import to_dict
+from thespis.core.context import Identity
+from thespis.core.errors import ThespisError
+from thespis.core.user_code import resolve
 from thespis.envs.make import describe
-from thespis.errors import ThespisError
-from thespis.launch import defaults
 from thespis.networks.acting import load_weights
 from thespis.networks.inputs import as_tensor, tensor_inputs
-from thespis.plain import to_dict
-from thespis.runtime.context import Identity
-from thespis.user_code import resolve
+from thespis.training.registry import defaults
 
 R2D2: dict[str, Any] = {
     "algorithm": "r2d2", "env": "thespis/Recall-v0", "total_steps": 700, "unroll_length": 5, "sequence_length": 10,

@@ -13,14 +13,14 @@ import pytest
 import torch
 from fakes import Pull, YieldingContext, run_until
 
+from thespis.core.context import Identity
+from thespis.core.types import Sequences, Stream, Unroll
+from thespis.core.user_code import resolve
 from thespis.envs.make import describe
-from thespis.launch import architecture, defaults
 from thespis.networks.acting import load_weights
 from thespis.networks.inputs import TensorInputs, as_tensor
 from thespis.roles import ReplayTable
-from thespis.runtime.context import Identity
-from thespis.types import Sequences, Stream, Unroll
-from thespis.user_code import resolve
+from thespis.training.registry import architecture, defaults
 
 SMALL: dict[str, Any] = {
     "actors": 1, "envs_per_actor": 3, "unroll_length": 5, "sequence_length": 9, "burn_in": 3, "epsilon": 0.6,

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from thespis import roles
-from thespis.budget import Budget
-from thespis.config import OptimizerConfig
-from thespis.runs.commit import stage
-from thespis.service import Method, RoleDescription
-from thespis.types import Stamp, Version, Versioned
+from thespis.core.budget import Budget
+from thespis.core.config import OptimizerConfig
+from thespis.core.service import Method, RoleDescription
+from thespis.core.system.commit import stage
+from thespis.core.types import Stamp, Version, Versioned
 
 _MORE = 4
 """Items after the one that is marked last, so that it never waits for a batch to be full."""

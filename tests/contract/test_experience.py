@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from contract_roles import Consumer, Forgetful, Producer, read
 
-from thespis.program import Program
+from thespis.core.program import Program
 from thespis.roles import Replay
 
 CAPACITY, BATCH, ITEMS = 3, 2, 31

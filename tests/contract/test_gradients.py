@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from contract_roles import FragileServer, Pusher, read
 
-from thespis.budget import Budget
-from thespis.config import OptimizerConfig
-from thespis.program import Program
+from thespis.core.budget import Budget
+from thespis.core.config import OptimizerConfig
+from thespis.core.program import Program
 from thespis.roles import ParameterServer
 
 PUSHES, WORKERS = 30, 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from contract_roles import Asker, Consumer, HalfWriter, Mute, Producer
 
-from thespis.program import Program
+from thespis.core.program import Program
 from thespis.roles import Replay
 
 pytestmark = pytest.mark.timeout(120)

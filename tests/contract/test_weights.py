@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from contract_roles import Publisher, Puller, read
 
-from thespis.program import Program
+from thespis.core.program import Program
+from thespis.core.types import Version
 from thespis.roles import WeightStore
-from thespis.types import Version
 
 UPDATES = 15
 CRASHES = [("simulation", "raise"), ("local", "raise"), ("local", "kill"), ("ray", "raise"), ("ray", "kill")]

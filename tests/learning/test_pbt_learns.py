@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from thespis import train
-from thespis.runs.lineage import Lineage
+from thespis.population.history import Lineage
 
 
 @pytest.mark.timeout(120)
 def test_members_that_cannot_learn_become_copies_of_one_that_can(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thespis.runs.ancestry.draw_ancestry", lambda path: "")
+    monkeypatch.setattr("thespis.population.plot.draw_ancestry", lambda path: "")
     run = train(
         "pbt", on="simulation", member="a2c", env="CartPole-v1", population=4, total_steps=160_000, interval=5_000,
         settings=("optimizer.anneal=false",), eval_every=0.0, run_dir=stage.run, quiet=True,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from thespis import train
+from thespis.envs.inputs import first_inputs, next_inputs
 from thespis.envs.make import make
-from thespis.roles.actor import first_inputs, next_inputs
-from thespis.trained import Trained
+from thespis.training.run import Trained
 
 
 def late_answers(run: Trained, episodes: int = 64) -> float:

@@ -168,7 +168,7 @@ def watchful(observation_space: Any, action_space: Any) -> Any:
     """A network that fails on an unroll of two processes, or with a step missing."""
     import torch
 
-    from thespis.config import NetworkConfig
+    from thespis.core.config import NetworkConfig
     from thespis.networks.policies import ActorCritic
 
     class Watching(ActorCritic):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from thespis.architectures import impala
-from thespis.program import Program
+from thespis.core.program import Program
 
 Config = impala.Config
 

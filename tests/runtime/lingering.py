@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from thespis.architectures import impala
-from thespis.program import Program
+from thespis.core.program import Program
 
 Config = impala.Config
 

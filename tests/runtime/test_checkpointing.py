@@ -18,19 +18,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from thespis.config import Experiment
-from thespis.program import Program
-from thespis.runs import commit
+from thespis.core.config import Experiment
+from thespis.core.context import Report
+from thespis.core.program import Program
+from thespis.core.service import RoleDescription
+from thespis.core.system import commit
 from thespis.runs.checkpoints import read_meta, save_role
 from thespis.runs.directory import RunDirectory
 from thespis.runs.screen import Screen
 from thespis.runtime import supervisor
-from thespis.runtime.context import Report
 from thespis.runtime.host import Start
 from thespis.runtime.member import Gone
 from thespis.runtime.session import Session
 from thespis.runtime.supervisor import Supervisor
-from thespis.service import RoleDescription
 
 pytestmark = pytest.mark.timeout(60)
 NEVER = 10**9

@@ -13,7 +13,7 @@ from conftest import Stage
 from safetensors.numpy import load_file
 
 from thespis import train
-from thespis.trained import RunFailed
+from thespis.training.run import RunFailed
 
 pytestmark = pytest.mark.timeout(120)
 WORDS = {

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from thespis.config import Experiment
-from thespis.errors import ThespisError
-from thespis.finite import NonFiniteWeights, check_finite
-from thespis.launch import defaults, launch
-from thespis.roles.trainer import Segment, Training
+from thespis.core.config import Experiment
+from thespis.core.errors import ThespisError
+from thespis.core.finite import NonFiniteWeights, check_finite
+from thespis.population.history import Reached
+from thespis.population.trainer import Segment, Training
 from thespis.runs.checkpoints import Checkpoints, policy_weights
-from thespis.runs.lineage import Reached
 from thespis.runtime.session import Session
-from thespis.trained import RunFailed
+from thespis.training.launch import launch
+from thespis.training.registry import defaults
+from thespis.training.run import RunFailed
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "impala": {},
@@ -90,7 +91,7 @@ def test_a_population_goes_on_without_a_member_that_learned(updates: int, monkey
         began(SimpleNamespace(monitor=SimpleNamespace(updates=updates)))
         raise ThespisError("learner 0: the weights are no longer finite")
 
-    monkeypatch.setattr("thespis.roles.trainer.launch", diverge)
+    monkeypatch.setattr("thespis.population.trainer.launch", diverge)
     members: Any = SimpleNamespace(name="impala", config=lambda *of: None, path=Path)
     training = Training(members, Segment(0, "run", {}, Reached(0, 0, 0, 0.0), 10))
     if updates:

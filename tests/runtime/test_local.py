@@ -16,7 +16,7 @@ import pytest
 from conftest import Stage, until
 from safetensors.numpy import load_file
 
-from thespis.runs.commit import verify
+from thespis.core.system.commit import verify
 from thespis.runs.directory import RunDirectory
 
 pytestmark = pytest.mark.timeout(120)

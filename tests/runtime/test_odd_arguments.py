@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from thespis import Trained, cgroups, train
+from thespis import Trained, train
 from thespis.architectures import impala
 from thespis.cli.main import main
-from thespis.errors import ThespisError
-from thespis.launch import launch
+from thespis.core.errors import ThespisError
+from thespis.core.system import cgroups
 from thespis.runtime import capacity
 from thespis.runtime.capacity import check_capacity
+from thespis.training.launch import launch
 
 SMALL = "--on simulation --actors 1 --envs-per-actor 2 --eval-episodes 0 --total-steps 400"
 ALIASES = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -99,7 +100,7 @@ def one_line(words: list[str], here: Path, capfd: Any) -> str:
 
 @pytest.mark.parametrize("words", WORDS)
 def test_odd_arguments(words: str, run: Trained, here: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for played in ("thespis.evaluation.make", "thespis.envs.make.make") if "RUN" in words else ():
+    for played in ("thespis.training.evaluation.make", "thespis.envs.make.make") if "RUN" in words else ():
         monkeypatch.setattr(played, lambda *args, **settings: pytest.fail("an episode would be played"))
     assert WORDS[words] in one_line([str(run.path) if word == "RUN" else word for word in words.split()], here, capfd)
 

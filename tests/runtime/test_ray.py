@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from conftest import Stage, until
 
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
 from thespis.envs.make import make
 from thespis.envs.toys import Chain
-from thespis.errors import ThespisError
-from thespis.program import Program
 from thespis.roles import Replay
 from thespis.runs.directory import RunDirectory
 

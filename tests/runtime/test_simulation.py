@@ -11,10 +11,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from thespis import Trained, train
-from thespis.errors import ThespisError
-from thespis.launch import defaults, launch
+from thespis.core.errors import ThespisError
 from thespis.runs.checkpoints import read_meta
-from thespis.trained import RunFailed
+from thespis.training.launch import launch
+from thespis.training.registry import defaults
+from thespis.training.run import RunFailed
 
 pytestmark = pytest.mark.timeout(120)
 SMALL = {"on": "simulation", "actors": 2, "envs_per_actor": 4, "total_steps": 6000, "eval_episodes": 0}

@@ -14,10 +14,11 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Discrete
 
 from thespis import train
+from thespis.core.step_count import StepCount, shared_steps
 from thespis.envs.make import make
-from thespis.launch import defaults, launch
-from thespis.runtime.steps import StepCount, shared_steps
-from thespis.trained import Trained
+from thespis.training.launch import launch
+from thespis.training.registry import defaults
+from thespis.training.run import Trained
 
 
 class Counting(gym.Env[Any, Any]):

@@ -16,16 +16,17 @@ from fakes import YieldingContext
 from gymnasium.spaces import Box, Discrete
 from inference_parts import Policy, Weights
 
+from thespis.core.context import Identity
+from thespis.core.messages import Invitation
+from thespis.core.types import Stream, Unroll
 from thespis.experience.seats import Seats, Told
 from thespis.roles import InferenceServer
-from thespis.runtime.context import Identity
-from thespis.types import Stream, Unroll
-from thespis.wire.door import Door
-from thespis.wire.line import Line
-from thespis.wire.near_door import NearDoor
-from thespis.wire.near_line import NearLine
-from thespis.wire.schema import Invitation, Layout
-from thespis.wire.tls import Tls
+from thespis.transport.grpc_client import Line
+from thespis.transport.grpc_server import Door
+from thespis.transport.inference_schema import Layout
+from thespis.transport.shm_client import NearLine
+from thespis.transport.shm_server import NearDoor
+from thespis.transport.tls import Tls
 
 grpc = pytest.importorskip("grpc")
 ROWS = 4

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from thespis.types import Inputs, Unroll
+from thespis.core.types import Inputs, Unroll
 
 
 def same_step(long: Unroll, truncates: bool) -> Unroll:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from thespis.types import Acted, Inputs, State, Version, Versioned
+from thespis.core.types import Acted, Inputs, State, Version, Versioned
 
 NEVER = 3600.0
 """Seconds that no test lasts."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from thespis.config import OptimizerConfig
-from thespis.types import Array, Stamp, Version
+from thespis.core.config import OptimizerConfig
+from thespis.core.types import Array, Stamp, Version
 
 SGD = OptimizerConfig(kind="sgd", learning_rate=1.0)
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from thespis.core.types import Inputs, Unroll, Version
 from thespis.envs.autoreset import EnvStep
-from thespis.roles.actor import next_inputs
-from thespis.types import Inputs, Unroll, Version
+from thespis.envs.inputs import next_inputs
 
 
 @dataclass

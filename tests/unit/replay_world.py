@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from thespis.core.types import Acted, Array, Inputs, Stream, Unroll, Version
 from thespis.envs.autoreset import EnvStep
+from thespis.envs.inputs import next_inputs
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.writers import UnrollWriter
-from thespis.roles.actor import next_inputs
-from thespis.types import Acted, Array, Inputs, Stream, Unroll, Version
 
 LOOSE = SamplesPerInsert(1.0, 1, 1e9)
 STREAM = Stream(("actor", 0), 1)

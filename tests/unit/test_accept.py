@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from door_hall import Hall, play
 
-from thespis.runtime import accept, direct
+from thespis.runtime import direct
 from thespis.runtime.direct import Meeting
-from thespis.runtime.transport import Connection
+from thespis.transport import accept
+from thespis.transport.connection import Connection
 
 pytestmark = pytest.mark.timeout(60)
 NOBODY = 65534

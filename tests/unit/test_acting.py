@@ -11,14 +11,14 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
 import thespis
-from thespis.acting import ActingPolicy
 from thespis.algorithms.base import Algorithm
 from thespis.algorithms.r2d2 import R2D2
 from thespis.algorithms.vtrace import VTrace
-from thespis.config import QNetworkConfig
+from thespis.core.config import QNetworkConfig
+from thespis.core.errors import ThespisError
 from thespis.envs.observations import ObservationReader
 from thespis.envs.spaces import Spaces
-from thespis.errors import ThespisError
+from thespis.training.policy import ActingPolicy
 
 VECTOR, ACTIONS = Box(-1.0, 1.0, (3,), np.float32), Discrete(4, start=2)
 ROWS = np.random.default_rng(0).uniform(-1.0, 1.0, (5, 6, 3)).astype(np.float32)

@@ -14,10 +14,10 @@ from gymnasium import spaces
 from thespis.algorithms.updates.vtrace import NonFiniteLoss, VTraceUpdate
 from thespis.algorithms.updates.vtrace_targets import vtrace
 from thespis.algorithms.vtrace import VTrace
-from thespis.config import NetworkConfig, RewardConfig
+from thespis.core.config import NetworkConfig, RewardConfig
+from thespis.core.types import Array, Inputs, Unroll
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic
-from thespis.types import Array, Inputs, Unroll
 
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3)
 

@@ -16,13 +16,14 @@ from thespis import load, resume, train
 from thespis.algorithms.base import fitting
 from thespis.algorithms.ppo import PPO
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures import presets as preset_files
 from thespis.cli.main import main
-from thespis.config import Experiment, Unrolls
-from thespis.errors import ThespisError
-from thespis.launch import PAIRS, architecture, architectures, check, defaults, load_config, presets
-from thespis.plain import dump_yaml, load_yaml, to_dict, updated
-from thespis.settings import settings
+from thespis.core.config import Experiment, Unrolls
+from thespis.core.config_io import dump_yaml, load_yaml, to_dict, updated
+from thespis.core.errors import ThespisError
+from thespis.core.settings import settings
+from thespis.training import presets as preset_files
+from thespis.training.launch import check
+from thespis.training.registry import PAIRS, architecture, architectures, defaults, load_config, presets
 
 TAKEN = [
     (name, algorithm)

@@ -15,11 +15,11 @@ from thespis.algorithms.appo import APPO
 from thespis.algorithms.ppo import PPO
 from thespis.algorithms.updates.appo import APPOUpdate
 from thespis.algorithms.updates.ppo import PPOUpdate
-from thespis.config import NetworkConfig, RewardConfig
-from thespis.errors import NonFiniteLoss
+from thespis.core.config import NetworkConfig, RewardConfig
+from thespis.core.errors import NonFiniteLoss
+from thespis.core.types import Array, Inputs, Unroll
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic
-from thespis.types import Array, Inputs, Unroll
 
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3)
 

@@ -13,10 +13,10 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from thespis.core.errors import EnvError, ThespisError
+from thespis.core.types import map_tree
 from thespis.envs.autoreset import Environments
 from thespis.envs.sync import SyncVector
-from thespis.errors import EnvError, ThespisError
-from thespis.types import map_tree
 
 STEPS = 120
 

@@ -10,16 +10,17 @@ from typing import Annotated, Any
 
 import pytest
 
-from thespis import launch, train
+from thespis import train
 from thespis.algorithms.base import fitting
-from thespis.architectures.presets import Preset
-from thespis.bounds import Bounds, Count, Fraction, Positive, check_numbers, numbers_of
 from thespis.cli.main import main
-from thespis.config import Experiment
-from thespis.errors import ThespisError
-from thespis.launch import architecture, architectures, defaults
-from thespis.plain import updated
-from thespis.tuning import priors
+from thespis.core.bounds import Bounds, Count, Fraction, Positive, check_numbers, numbers_of
+from thespis.core.config import Experiment
+from thespis.core.config_io import updated
+from thespis.core.errors import ThespisError
+from thespis.population.search_space import priors
+from thespis.training import registry
+from thespis.training.presets import Preset
+from thespis.training.registry import architecture, architectures, defaults
 
 ODD: dict[str, float] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "negative": -1.0, "zero": 0.0}
 ALLOWED: dict[str, str] = {
@@ -113,7 +114,7 @@ def test_a_config_file_and_python_are_checked_too(tmp_path: Path, capsys: Any) -
 
 @pytest.mark.parametrize("preset", [{"discount": math.inf}, {"optimizer": {"epsilon": 0.0}}])
 def test_presets_are_checked_too(preset: dict[str, Any], monkeypatch: Any) -> None:
-    monkeypatch.setattr(launch, "load_presets", lambda *names: [Preset("Odd-v0", "a test", preset)])
+    monkeypatch.setattr(registry, "load_presets", lambda *names: [Preset("Odd-v0", "a test", preset)])
     with pytest.raises(ThespisError, match=r"^--(discount|optimizer.epsilon) is "):
         defaults("impala", "Odd-v0", {})
 

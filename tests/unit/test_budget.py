@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thespis.budget import Budget, Spending
+from thespis.core.budget import Budget, Spending
 
 
 class Clock:

@@ -12,12 +12,12 @@ import pytest
 from conftest import Stage
 
 import thespis
-from thespis.callbacks import Callback, Reporter, find
 from thespis.cli.train import settings
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 from thespis.runs import callbacks as module
 from thespis.runs.callbacks import Callbacks
-from thespis.trained import Trained
+from thespis.training.callbacks import Callback, Reporter, find
+from thespis.training.run import Trained
 
 
 class Recorder(Callback):
@@ -144,7 +144,7 @@ def test_classes_functions_and_names_are_callbacks() -> None:
     _, made = find(rows.append)
     made.on_report({"step": 1})
     assert rows == [{"step": 1}]
-    assert find("thespis.callbacks::Callback")[0] == "thespis.callbacks::Callback"
+    assert find("thespis.training.callbacks::Callback")[0] == "thespis.training.callbacks::Callback"
 
 
 def test_the_flag_may_be_repeated_and_is_kept_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

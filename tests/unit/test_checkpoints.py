@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
+from thespis.core.system.commit import CorruptCheckpoint, sweep, verify
+from thespis.core.types import Array
 from thespis.runs import checkpoints as module
 from thespis.runs.checkpoints import (
     Checkpoints,
@@ -29,8 +31,6 @@ from thespis.runs.checkpoints import (
     save_role,
     weights_sha256,
 )
-from thespis.runs.commit import CorruptCheckpoint, sweep, verify
-from thespis.types import Array
 
 ARRAYS: dict[str, Array] = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
+from thespis.core.context import Identity
 from thespis.runtime import clock
 from thespis.runtime.clock import LocalContext
-from thespis.runtime.context import Identity
 from thespis.runtime.process import Status, status_page
 
 

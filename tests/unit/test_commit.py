@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from thespis.runs import commit
-from thespis.runs.commit import CorruptCheckpoint, commit_directory, commit_file, stage, sweep, to_json, verify
+from thespis.core.system import commit
+from thespis.core.system.commit import CorruptCheckpoint, commit_directory, commit_file, stage, sweep, to_json, verify
 
 
 class Crash(BaseException):

@@ -12,12 +12,12 @@ import yaml
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures import qtopt, r2d3
 from thespis.architectures.impala import Config
-from thespis.architectures.presets import matching
-from thespis.config import Experiment, NetworkConfig
-from thespis.errors import ThespisError
-from thespis.launch import architecture, architectures, defaults, load_config, presets
-from thespis.plain import dump_yaml, load_yaml, to_dict, updated
-from thespis.user_code import locate, resolve
+from thespis.core.config import Experiment, NetworkConfig
+from thespis.core.config_io import dump_yaml, load_yaml, to_dict, updated
+from thespis.core.errors import ThespisError
+from thespis.core.user_code import locate, resolve
+from thespis.training.presets import matching
+from thespis.training.registry import architecture, architectures, defaults, load_config, presets
 
 ODD = Config(
     env="ALE/Pong-v5",
@@ -125,13 +125,13 @@ def test_functions_are_found_by_file_and_by_module(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("class Deep:\n    @staticmethod\n    def make():\n        return 42\n")
     assert resolve(f"{file}::Deep.make")() == 42
-    assert resolve("thespis.user_code::resolve") is resolve
+    assert resolve("thespis.core.user_code::resolve") is resolve
     assert resolve("CartPole-v1") == "CartPole-v1"
     assert resolve(resolve) is resolve
-    assert locate(resolve) == "thespis.user_code::resolve"
+    assert locate(resolve) == "thespis.core.user_code::resolve"
 
 
-@pytest.mark.parametrize("spec", ["nowhere::f", "thespis.config::nothing", "/nowhere.py::f"])
+@pytest.mark.parametrize("spec", ["nowhere::f", "thespis.core.config::nothing", "/nowhere.py::f"])
 def test_functions_that_are_not_there(spec: str) -> None:
     with pytest.raises(ThespisError, match="cannot be loaded"):
         resolve(spec)

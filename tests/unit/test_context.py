@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from fakes import FakeContext
 
-from thespis.runtime.context import Identity
+from thespis.core.context import Identity
 
 
 def test_lags_are_counted_exactly_below_eight_and_to_a_quarter_above() -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from thespis import cgroups, cores
 from thespis.architectures.builders import learner_network
 from thespis.architectures.es import Config as Evolution
 from thespis.architectures.ppo import Config as PPO
-from thespis.config import Experiment
+from thespis.core.config import Experiment
+from thespis.core.system import cgroups, cores
 from thespis.runtime.process import ENVIRONMENT
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from thespis.errors import ThespisError
-from thespis.launch import architecture, defaults
-from thespis.program import Program
-from thespis.runtime.context import Identity
+from thespis.core.context import Identity
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
+from thespis.core.types import Version, Versioned
 from thespis.runtime.costs import CostModel, WorkCost, message_bytes
 from thespis.runtime.faults import Fault, parse_faults
 from thespis.runtime.virtual import Cores, SimulatedContext, VirtualLoop
-from thespis.types import Version, Versioned
+from thespis.training.registry import architecture, defaults
 
 RNG = np.random.default_rng(0)
 

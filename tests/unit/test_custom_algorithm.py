@@ -11,7 +11,7 @@ import yaml
 
 from thespis import Trained, load, resume, train
 from thespis.cli.main import main
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 from thespis.runs.trust import Untrusted
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "custom_algorithm.py"

@@ -13,13 +13,13 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from safetensors.numpy import load_file, save_file
 
-from thespis.config import EnvConfig
+from thespis.core.config import EnvConfig
+from thespis.core.errors import ThespisError
+from thespis.core.system.commit import commit_directory, stage
 from thespis.envs.make import describe, make
 from thespis.envs.spaces import Spaces, env_actions, policy_actions
-from thespis.errors import ThespisError
 from thespis.experience.demonstrations import Demonstration, fitted, load, save, unrolls
 from thespis.experience.recording import gather, record
-from thespis.runs.commit import commit_directory, stage
 
 VECTOR = Spaces(Box(-9.0, 9.0, (3,), np.float32), Discrete(4))
 MIXED = Spaces(Dict({"a": Box(-9.0, 9.0, (2,), np.float32), "b": Discrete(7)}), Box(-2.0, 2.0, (1,), np.float32))

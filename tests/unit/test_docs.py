@@ -11,7 +11,7 @@ from pages import PAGES, ROOT, commands
 
 from thespis.cli import train
 from thespis.cli.main import main
-from thespis.launch import check
+from thespis.training.launch import check
 
 ABSENT = re.compile(r"my_package|DIR|\.pem|\.yaml|pumped|demos|Swimmer|ALE/|minari|\$")
 """What a reader has and this test has not, or what takes more than the package itself to look at."""

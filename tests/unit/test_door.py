@@ -17,14 +17,15 @@ import pytest
 from door_hall import ROWS, Hall, Relay, asked, layout, play
 from inference_parts import NEVER, wanted
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
+from thespis.core.messages import Invitation
+from thespis.core.types import Stream
 from thespis.experience.seats import Told
-from thespis.types import Stream
-from thespis.wire import line as line_module
-from thespis.wire import near_line
-from thespis.wire.door import METHOD, SERVICE, TOKEN, _say
-from thespis.wire.schema import Invitation, Layout
-from thespis.wire.tls import Tls
+from thespis.transport import grpc_client as line_module
+from thespis.transport import shm_client as near_line
+from thespis.transport.grpc_server import METHOD, SERVICE, TOKEN, _say
+from thespis.transport.inference_schema import Layout
+from thespis.transport.tls import Tls
 
 grpc = pytest.importorskip("grpc")
 pytestmark = pytest.mark.timeout(60)
@@ -189,7 +190,7 @@ def test_the_same_environments_ask_once_at_a_time() -> None:
 
 
 def test_who_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thespis.wire.door._HELLO_SECONDS", 0.05)
+    monkeypatch.setattr("thespis.transport.grpc_server._HELLO_SECONDS", 0.05)
 
     async def script(made: Hall) -> None:
         invitation = await made(Stream(("actor", 0), 0))
@@ -203,7 +204,7 @@ def test_who_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_connection_without_a_stream_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thespis.wire.door._STRANGER_MS", 100)
+    monkeypatch.setattr("thespis.transport.grpc_server._STRANGER_MS", 100)
 
     async def script(made: Hall) -> None:
         invitation = await made(Stream(("actor", 0), 0))

@@ -11,13 +11,13 @@ from gymnasium import spaces
 
 from thespis.algorithms.dpg import DPG
 from thespis.algorithms.updates.dpg import DPGUpdate, action_slopes
-from thespis.config import DPGNetworkConfig
+from thespis.core.config import DPGNetworkConfig
+from thespis.core.errors import NonFiniteLoss, ThespisError
+from thespis.core.types import Array, Inputs, Transitions
 from thespis.envs.spaces import env_actions
-from thespis.errors import NonFiniteLoss, ThespisError
 from thespis.networks.acting import Stepper, export_weights, load_weights
 from thespis.networks.dpg import DPGNetwork, ValuingStepper, bounded
 from thespis.networks.init import init_network
-from thespis.types import Array, Inputs, Transitions
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 LOPSIDED = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 10.0], np.float32))

@@ -11,13 +11,13 @@ from gymnasium import spaces
 
 from thespis.algorithms.dqn import DQN
 from thespis.algorithms.updates.dqn import DQNUpdate, huber, q_targets
-from thespis.config import QNetworkConfig
-from thespis.errors import NonFiniteLoss, ThespisError
+from thespis.core.config import QNetworkConfig
+from thespis.core.errors import NonFiniteLoss, ThespisError
+from thespis.core.types import Inputs, Transitions
 from thespis.networks.acting import Stepper, export_weights, load_weights
 from thespis.networks.heads import EpsilonGreedy
 from thespis.networks.init import init_network
 from thespis.networks.q import QNetwork
-from thespis.types import Inputs, Transitions
 
 BOX, CHOICE = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from thespis.runtime import eager
+from thespis.core import eager
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:

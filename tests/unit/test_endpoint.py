@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import pytest
 from fakes import FakeContext
 
-from thespis.runtime.context import Identity
-from thespis.runtime.endpoint import Call, Caller, Endpoint, Stub
-from thespis.service import Method, RoleDescription
+from thespis.core.context import Identity
+from thespis.core.service import Method, RoleDescription
+from thespis.runtime.endpoint import Caller, Endpoint, Stub
+from thespis.transport.calls import Call
 
 
 class Counter:

@@ -14,12 +14,12 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from thespis import load, train
 from thespis.cli import train as command
 from thespis.cli.env_kwargs import take_env_kwargs
-from thespis.config import EnvConfig
+from thespis.core.config import EnvConfig
+from thespis.core.errors import ThespisError
 from thespis.envs.autoreset import Environments
 from thespis.envs.make import describe, make
 from thespis.envs.sync import SyncVector
 from thespis.envs.toys import Chain
-from thespis.errors import ThespisError
 
 SMALL = {"actors": 1, "envs_per_actor": 2, "eval_episodes": 1, "total_steps": 200, "quiet": True, "on": "simulation"}
 

@@ -13,13 +13,13 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Space, Text, Tuple
 
-from thespis.config import EnvConfig
+from thespis.core.config import EnvConfig
+from thespis.core.errors import EnvError, ThespisError
 from thespis.envs.autoreset import Environments
 from thespis.envs.make import describe, make
 from thespis.envs.spaces import env_actions, observation_space
 from thespis.envs.sync import SEEDS, SyncVector
 from thespis.envs.toys import Chain
-from thespis.errors import EnvError, ThespisError
 
 
 class Probe(gym.Env[Any, Any]):

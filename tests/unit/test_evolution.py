@@ -20,11 +20,12 @@ from thespis.algorithms.updates.evolution import (
     rank_weights,
     top_weights,
 )
-from thespis.config import EvolvedNetworkConfig
+from thespis.core.config import EvolvedNetworkConfig
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array, Inputs
 from thespis.envs.make import describe, make
 from thespis.envs.reference import reference_batch
 from thespis.envs.spaces import Spaces
-from thespis.errors import ThespisError
 from thespis.exchange.noise import NoiseTable, find_noise
 from thespis.networks.acting import Stepper
 from thespis.networks.build import build_network
@@ -32,7 +33,6 @@ from thespis.networks.evolved import Evolved, EvolvedPolicy, TorchMembers, Virtu
 from thespis.networks.members import MLPMembers, reads_vectors
 from thespis.networks.moments import Moments, merge
 from thespis.networks.policies import PolicyNetwork
-from thespis.types import Array, Inputs
 
 PAIRS = np.array([(10, 3), (7, 50), (-2, 5)], np.float32)
 

@@ -16,12 +16,12 @@ from thespis.cli.flags import expand
 from thespis.cli.help import FIRST, GROUPS, about_defaults, help_text
 from thespis.cli.main import main
 from thespis.cli.train import settings as parse
-from thespis.config import Experiment
-from thespis.errors import ThespisError
-from thespis.launch import architecture, architectures, defaults
-from thespis.plain import updated
-from thespis.quantity import whole
-from thespis.settings import settings
+from thespis.core.config import Experiment
+from thespis.core.config_io import updated
+from thespis.core.errors import ThespisError
+from thespis.core.quantity import whole
+from thespis.core.settings import settings
+from thespis.training.registry import architecture, architectures, defaults
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_steps_are_given_as_people_write_them(words: str, monkeypatch: Any) -> N
     seen: list[Experiment] = []
     monkeypatch.setattr(resume, "allow", lambda path, trust: None)
     monkeypatch.setattr(resume, "outcome", lambda perform: perform())
-    monkeypatch.setattr("thespis.resuming.resume", lambda path, change: seen.append(change(parse("impala", []))))
+    monkeypatch.setattr("thespis.training.resume.resume", lambda path, change: seen.append(change(parse("impala", []))))
     resume.run(["run", "--total-steps", words])
     assert [cfg.total_steps for cfg in seen] == [1_000_000]
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from thespis.runtime.endpoint import Call
-from thespis.runtime.forms import Form, Forms, take_apart
-from thespis.types import Stream
+from thespis.core.types import Stream
+from thespis.transport.calls import Call
+from thespis.transport.schema_cache import Form, Forms, take_apart
 
 
 class Pair(NamedTuple):

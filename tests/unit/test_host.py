@@ -7,11 +7,11 @@ import os
 import pickle
 from typing import Any
 
-from thespis.program import Program
-from thespis.runtime.context import Context, Identity
-from thespis.runtime.endpoint import Call
+from thespis.core.context import Context, Identity
+from thespis.core.program import Program
 from thespis.runtime.host import Host, Start
 from thespis.runtime.process import Status, status_page
+from thespis.transport.calls import Call
 
 
 class Noted:

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inference_parts import NEVER, Policy, Weights, wanted
 
+from thespis.core.context import Identity
+from thespis.core.types import Stream, Unroll, unpacked
 from thespis.experience.seats import Seats, Told
 from thespis.roles import InferenceServer
-from thespis.runtime.context import Identity
-from thespis.types import Stream, Unroll, unpacked
 
 pytestmark = pytest.mark.timeout(30)
 

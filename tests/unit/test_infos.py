@@ -15,12 +15,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import thespis
 from thespis.cli.main import main
+from thespis.core.context import Report
+from thespis.core.types import Episode
 from thespis.envs.autoreset import Environments
 from thespis.envs.infos import means, metric, numbers
 from thespis.envs.sync import SyncVector
 from thespis.runs.monitor import Monitor
-from thespis.runtime.context import Report
-from thespis.types import Episode
 
 
 class Goal(gym.Env[Any, Any]):

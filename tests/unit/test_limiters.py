@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thespis.config import ReplayConfig
-from thespis.errors import ThespisError
+from thespis.core.config import ReplayConfig
+from thespis.core.errors import ThespisError
 from thespis.experience.limiters import Queue, SamplesPerInsert
 
 

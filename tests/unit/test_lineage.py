@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from thespis.architectures.impala import Config
-from thespis.runs import commit
-from thespis.runs.ancestry import ancestors, draw_ancestry, tell
+from thespis.core.system import commit
+from thespis.population.history import FILE, Lineage, Reached, Row, read
+from thespis.population.members import Members
+from thespis.population.plot import ancestors, draw_ancestry, tell
 from thespis.runs.checkpoints import Checkpoints, save_role
-from thespis.runs.lineage import FILE, Lineage, Reached, Row, read
-from thespis.runs.members import Members
 
 SLOW, QUICK = {"optimizer.learning_rate": 1e-5}, {"optimizer.learning_rate": 1e-2}
 ROWS = [

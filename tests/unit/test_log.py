@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 from thespis.runs import log
 from thespis.runs.log import RunLog
 

@@ -21,7 +21,7 @@ from thespis.algorithms.updates.qtopt import CROSS_ENTROPY, QTOptUpdate, qtopt_l
 from thespis.algorithms.updates.vtrace import vtrace_loss, vtrace_slopes
 from thespis.algorithms.updates.vtrace_targets import VTraceReturns
 from thespis.algorithms.vtrace import VTrace
-from thespis.types import Labelled
+from thespis.core.types import Labelled
 
 Case = tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]
 """The loss, what it is differentiated by, and the slopes by hand."""

@@ -16,14 +16,14 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 from thespis import VTrace, load, train
 from thespis.cli import main
+from thespis.core.errors import ThespisError
+from thespis.core.system.commit import to_json
+from thespis.core.user_code import locate, lost, resolve
 from thespis.envs.space_json import dump_spaces, load_spaces
 from thespis.envs.spaces import AnySpace, Spaces
 from thespis.envs.toys import Chain
-from thespis.errors import ThespisError
-from thespis.runs.commit import to_json
 from thespis.runtime.host import Host, Start
 from thespis.runtime.process import Status, status_page
-from thespis.user_code import locate, lost, resolve
 
 SMALL: dict[str, Any] = {
     "actors": 1, "envs_per_actor": 2, "eval_episodes": 0, "total_steps": 200, "quiet": True, "on": "simulation"

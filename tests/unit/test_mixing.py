@@ -11,14 +11,14 @@ from fakes import FakeContext, FakeEdge
 
 from thespis.architectures.builders import build_demonstrations
 from thespis.architectures.r2d3 import Config
-from thespis.config import QNetworkConfig, ReplayConfig
+from thespis.core.config import QNetworkConfig, ReplayConfig
+from thespis.core.config_io import updated
+from thespis.core.context import Identity
+from thespis.core.errors import ThespisError
+from thespis.core.types import AGELESS, Array, Inputs, Sequences, Version, lags
 from thespis.envs.toys import Lock
-from thespis.errors import ThespisError
 from thespis.experience.mixing import Mixed, Origin
-from thespis.plain import updated
 from thespis.roles import Demonstrations
-from thespis.runtime.context import Identity
-from thespis.types import AGELESS, Array, Inputs, Sequences, Version, lags
 
 CODE = Lock().code
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from thespis.runs.commit import to_json
+from thespis.core.context import Report, Stat, Traffic
+from thespis.core.system.commit import to_json
+from thespis.core.types import Episode
 from thespis.runs.monitor import Identity, Mark, Monitor
 from thespis.runs.view import Evaluation, View
-from thespis.runtime.context import Report, Stat, Traffic
-from thespis.types import Episode
 
 WHO = Identity("impala", "CartPole-v1", 3, "local")
 

@@ -16,15 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inference_parts import NEVER, wanted
 
+from thespis.core.context import Identity
+from thespis.core.messages import Answer
+from thespis.core.types import Inputs, Stream, map_tree
 from thespis.experience.seats import Told, tell
-from thespis.roles.inference import Answer, Asker
-from thespis.runtime.context import Identity
-from thespis.types import Inputs, Stream, map_tree
-from thespis.wire import near_line
-from thespis.wire.near_door import NearDoor
-from thespis.wire.near_line import NearLine, Refused
-from thespis.wire.page import Page
-from thespis.wire.schema import Layout, Malformed
+from thespis.transport import shm_client as near_line
+from thespis.transport.inference import Asker
+from thespis.transport.inference_schema import Layout, Malformed
+from thespis.transport.shared_buffer import Page
+from thespis.transport.shm_client import NearLine, Refused
+from thespis.transport.shm_server import NearDoor
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from thespis.config import NetworkConfig
-from thespis.errors import ThespisError
+from thespis.core.config import NetworkConfig
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array, Inputs, State, Tree, map_tree
 from thespis.networks.acting import Stepper, export_weights
 from thespis.networks.heads import build_distribution
 from thespis.networks.init import init_network
@@ -19,7 +20,6 @@ from thespis.networks.inputs import TensorInputs, tensor_inputs
 from thespis.networks.normalize import Normalizer
 from thespis.networks.policies import ActorCritic, Output, final_values
 from thespis.networks.recurrent import LSTMCore
-from thespis.types import Array, Inputs, State, Tree, map_tree
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 ACTIONS: dict[str, spaces.Space[Any]] = {

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from thespis.core.context import Report
 from thespis.runs.monitor import Identity, Monitor
 from thespis.runs.notebook import in_notebook
 from thespis.runs.screen import Screen
 from thespis.runs.view import View
-from thespis.runtime.context import Report
 
 WHO = Identity("impala", "CartPole-v1", 3, "local")
 

@@ -11,12 +11,12 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from thespis import load, train
-from thespis.config import NetworkConfig
+from thespis.core.config import NetworkConfig
+from thespis.core.errors import EnvError, ThespisError
 from thespis.envs.make import describe, make
 from thespis.envs.spaces import limits
-from thespis.errors import EnvError, ThespisError
 from thespis.networks.images import image_notes
-from thespis.trained import RunFailed
+from thespis.training.run import RunFailed
 
 SMALL: dict[str, Any] = {
     "actors": 1, "envs_per_actor": 2, "eval_episodes": 1, "total_steps": 200, "quiet": True, "on": "simulation"

@@ -11,8 +11,8 @@ import torch
 from thespis.algorithms.updates.flat import build_flat, decayed
 from thespis.algorithms.updates.optimizers import build_optimizer, clip_gradients, export_state, restore_state
 from thespis.algorithms.updates.rewards import ReturnScale, shape_rewards
-from thespis.config import OptimizerConfig
-from thespis.errors import ThespisError
+from thespis.core.config import OptimizerConfig
+from thespis.core.errors import ThespisError
 from thespis.experience.writers import discounted_returns
 
 

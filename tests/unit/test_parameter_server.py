@@ -11,11 +11,11 @@ import pytest
 from fakes import FakeContext, play, settle
 from pushes import SGD, stamp, values
 
-from thespis.budget import Budget
-from thespis.config import OptimizerConfig
+from thespis.core.budget import Budget
+from thespis.core.config import OptimizerConfig
+from thespis.core.context import Identity
+from thespis.core.types import Version
 from thespis.roles import ParameterServer
-from thespis.runtime.context import Identity
-from thespis.types import Version
 
 
 def shard(index: int = 0, epoch: int = 0, optimizer: OptimizerConfig = SGD, **settings: Any) -> ParameterServer:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from thespis.architectures import a3c, gorila, impala
-from thespis.config import Experiment
-from thespis.errors import ThespisError
-from thespis.program import Program
+from thespis.core.config import Experiment
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
 from thespis.runtime.placement import bundles
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thespis.algorithms.updates.population import (
+from thespis.population.exploit import (
     Choice,
     Hypers,
     Prior,

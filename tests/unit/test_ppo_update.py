@@ -18,11 +18,11 @@ from thespis.algorithms.ppo import PPO
 from thespis.algorithms.updates.gae import gae
 from thespis.algorithms.updates.optimizers import SGD
 from thespis.algorithms.updates.ppo import Minibatch, PPOUpdate, clipped_surrogate, clipped_value_loss, normalised
-from thespis.config import NetworkConfig
-from thespis.errors import NonFiniteLoss
+from thespis.core.config import NetworkConfig
+from thespis.core.errors import NonFiniteLoss
+from thespis.core.types import Array, Inputs, Unroll
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic
-from thespis.types import Array, Inputs, Unroll
 
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3)
 

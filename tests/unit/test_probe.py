@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from thespis import train
-from thespis.config import EnvConfig
+from thespis.core.config import EnvConfig
+from thespis.core.errors import ThespisError
+from thespis.core.watch import watch_on, watched
 from thespis.envs.make import describe, make
 from thespis.envs.toys import Chain
-from thespis.errors import ThespisError
 from thespis.runtime.probe import probe
 from thespis.runtime.process import Status, status_page
-from thespis.watch import watch_on, watched
 
 
 class Fails(Chain):
@@ -174,7 +174,7 @@ def test_an_evaluation_without_end_is_cut_and_said(tmp_path: Path, capsys: pytes
 
 
 def test_only_episodes_that_did_not_end_are_cut(tmp_path: Path) -> None:
-    from thespis.evaluation import play
+    from thespis.training.evaluation import play
 
     run = train(
         "impala", env="thespis/Chain-v0", run_dir=tmp_path / "run", on="simulation", actors=1, envs_per_actor=2,

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import pytest
 
 from thespis.cli.show import mermaid
-from thespis.config import OptimizerConfig
-from thespis.errors import ThespisError
-from thespis.launch import defaults
-from thespis.program import Program, shared
+from thespis.core.config import OptimizerConfig
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program, shared
+from thespis.core.service import Method, RoleDescription, describe
 from thespis.roles import ParameterServer, Replay, WeightStore
-from thespis.service import Method, RoleDescription, describe
+from thespis.training.registry import defaults
 
 
 class Service:

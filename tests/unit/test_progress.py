@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from thespis.core.context import Report
+from thespis.core.types import Episode
 from thespis.runs.ending import final_lines
 from thespis.runs.figures import bar, duration, number, sparkline
 from thespis.runs.interval import RoleShare
 from thespis.runs.monitor import Identity, Monitor
 from thespis.runs.progress import Lines, Panel, line, render, render_svg
 from thespis.runs.view import Evaluation, RealTime, View
-from thespis.runtime.context import Report
-from thespis.types import Episode
 
 WHO = Identity("impala", "CartPole-v1", 3, "local")
 

@@ -13,9 +13,11 @@ from gymnasium import spaces
 
 from thespis.algorithms.updates.vtrace import VTraceUpdate
 from thespis.algorithms.vtrace import VTrace
-from thespis.budget import Budget
-from thespis.config import NetworkConfig, OptimizerConfig
-from thespis.errors import ThespisError
+from thespis.core.budget import Budget
+from thespis.core.config import NetworkConfig, OptimizerConfig
+from thespis.core.context import Context, Identity
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array, Inputs, Unroll
 from thespis.exchange.hogwild import Hogwild
 from thespis.exchange.local import LocalExchange
 from thespis.exchange.precision import decode, encode
@@ -24,8 +26,6 @@ from thespis.experience.writers import concatenate
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic
 from thespis.roles import Learner, ParameterServer, SharedParameters
-from thespis.runtime.context import Context, Identity
-from thespis.types import Array, Inputs, Unroll
 
 OBS, ACTIONS = spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(3)
 

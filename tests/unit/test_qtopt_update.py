@@ -14,17 +14,17 @@ from gymnasium import spaces
 from pushes import SGD, stamp, values
 
 from thespis.algorithms.updates.qtopt import Labeller, QTOptUpdate, clipped_double_q
-from thespis.budget import Budget
-from thespis.config import OptimizerConfig, ScoredNetworkConfig
-from thespis.errors import NonFiniteLoss, ThespisError
+from thespis.core.budget import Budget
+from thespis.core.config import OptimizerConfig, ScoredNetworkConfig
+from thespis.core.context import Identity
+from thespis.core.errors import NonFiniteLoss, ThespisError
+from thespis.core.types import Labelled, Transitions, Version
 from thespis.exchange.push_pull import PullAfter
 from thespis.experience.labels import Labels
 from thespis.networks.init import init_network
 from thespis.networks.inputs import as_tensor, as_tensors
 from thespis.networks.scored import ScoredNetwork, scores
 from thespis.roles import AveragingServer, TrainBuffer
-from thespis.runtime.context import Identity
-from thespis.types import Labelled, Transitions, Version
 
 OBS, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32)
 

@@ -12,16 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thespis.algorithms.r2d2 import R2D2
+from thespis.algorithms.updates.priorities import mixed
 from thespis.algorithms.updates.r2d2 import R2D2Update, r2d2_targets
 from thespis.algorithms.updates.rescaling import rescale, unscale
-from thespis.config import QNetworkConfig
-from thespis.errors import NonFiniteLoss
-from thespis.experience.sequences import mixed, n_steps
+from thespis.core.config import QNetworkConfig
+from thespis.core.errors import NonFiniteLoss
+from thespis.core.types import Array, Inputs, Sequences
+from thespis.experience.sequences import n_steps
 from thespis.experience.steps import GOES_ON, TERMINATED, TRUNCATED
 from thespis.networks.init import init_network
 from thespis.networks.inputs import TensorInputs
 from thespis.networks.q import QNetwork
-from thespis.types import Array, Inputs, Sequences
 
 BOX, CHOICE = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)
 STEPS, BURN, LSTM = 5, 3, 6

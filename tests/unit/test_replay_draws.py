@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_world import LOOSE, STREAM, World
 
-from thespis.config import ReplayConfig
-from thespis.errors import ThespisError
+from thespis.core.config import ReplayConfig
+from thespis.core.context import Identity
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array, Transitions
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.n_step import NStep
 from thespis.experience.samplers import Fifo, Prioritised, Uniform
@@ -21,8 +23,6 @@ from thespis.experience.sources import Draws
 from thespis.experience.steps import Layout, Steps
 from thespis.roles import ReplayTable
 from thespis.roles.table import ranks
-from thespis.runtime.context import Identity
-from thespis.types import Array, Transitions
 
 
 def table(sampler: Any, capacity: int, limiter: SamplesPerInsert = LOOSE, max_times: int = 0) -> ReplayTable:

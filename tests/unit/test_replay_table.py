@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_world import LOOSE, STREAM, World, worth
 
-from thespis.errors import ThespisError
+from thespis.core.context import Identity
+from thespis.core.errors import ThespisError
+from thespis.core.program import Edge
+from thespis.core.types import Array, Stream, Transitions, map_tree
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.n_step import NStep
 from thespis.experience.samplers import Prioritised, Uniform
 from thespis.experience.sources import Streamed
 from thespis.experience.steps import Layout, Steps
-from thespis.program import Edge
 from thespis.roles import ReplayTable
-from thespis.runtime.context import Identity
-from thespis.types import Array, Stream, Transitions, map_tree
 
 
 def table(

@@ -14,11 +14,11 @@ from thespis import load, resume, train
 from thespis.algorithms import algorithms
 from thespis.architectures import apex, es, gorila, impala, pbt, ppo, qtopt, seed
 from thespis.cli import main as cli
-from thespis.config import Experiment
-from thespis.errors import ThespisError
-from thespis.launch import architecture, architectures
-from thespis.resuming import differences
-from thespis.settings import is_inline, names, settings
+from thespis.core.config import Experiment
+from thespis.core.errors import ThespisError
+from thespis.core.settings import is_inline, names, settings
+from thespis.training.registry import architecture, architectures
+from thespis.training.resume import differences
 
 ALLOWED: dict[Any, list[str]] = {
     impala: ["optimizer.learning_rate", "optimizer.anneal", "optimizer.clip", "discount", "entropy_cost", "actors",
@@ -118,7 +118,7 @@ def test_flags_of_train_change_a_resumed_run(run: Path) -> None:
 
 def test_without_changes_config_yaml_stays(made: Path, tmp_path: Path) -> None:
     """A run that was cut short goes on as it was."""
-    from thespis.launch import launch
+    from thespis.training.launch import launch
 
     cfg = dataclasses.replace(load(str(made)).config, run_dir=tmp_path / "run", total_steps=2000)
     launch("impala", cfg, quiet=True, until=100)
@@ -156,7 +156,7 @@ def test_another_environment_of_the_same_spaces_will_do(run: Path) -> None:
 
 
 def test_what_belongs_to_a_runtime_is_left_with_it(run: Path) -> None:
-    from thespis.resuming import elsewhere, updated
+    from thespis.training.resume import elsewhere, updated
 
     cfg = load(str(run)).config
     assert cfg.faults

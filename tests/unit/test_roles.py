@@ -13,9 +13,9 @@ from fakes import FakeContext, settle
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thespis.core.context import Identity
+from thespis.core.types import Version, Versioned
 from thespis.roles import Replay, WeightStore
-from thespis.runtime.context import Identity
-from thespis.types import Version, Versioned
 
 
 def context() -> FakeContext:
@@ -194,5 +194,5 @@ def test_roles_are_found_by_name(role: str) -> None:
 def test_a_role_that_is_not_there() -> None:
     from thespis import roles
 
-    with pytest.raises(AttributeError, match="no role 'Director'"):
+    with pytest.raises(AttributeError, match="thespis.roles' has no attribute 'Director'"):
         roles.Director  # noqa: B018

@@ -13,13 +13,13 @@ from fakes import FakeContext
 
 from thespis import roles
 from thespis.algorithms.updates.update import Gradients
-from thespis.errors import NonFiniteLoss, ThespisError
+from thespis.core.context import Identity
+from thespis.core.errors import NonFiniteLoss, ThespisError
+from thespis.core.program import Program
+from thespis.core.types import Array, Inputs, Unroll, Version, Versioned
 from thespis.experience.sources import Rounds
-from thespis.program import Program
 from thespis.roles.learner import Learner
 from thespis.roles.weights import WeightStore
-from thespis.runtime.context import Identity
-from thespis.types import Array, Inputs, Unroll, Version, Versioned
 
 
 def context() -> FakeContext:

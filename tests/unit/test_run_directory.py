@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 from thespis.runs import directory
 from thespis.runs.directory import RunDirectory
 from thespis.runs.writers import MetricsWriter

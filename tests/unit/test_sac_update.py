@@ -25,12 +25,12 @@ from thespis.algorithms.updates.sac import (
     soft_targets,
     temperature_loss,
 )
-from thespis.config import DPGNetworkConfig, ReplayConfig
-from thespis.config import Transitions as Items
-from thespis.errors import NonFiniteLoss, ThespisError
+from thespis.core.config import DPGNetworkConfig, ReplayConfig
+from thespis.core.config import Transitions as Items
+from thespis.core.errors import NonFiniteLoss, ThespisError
+from thespis.core.types import Inputs, Transitions
 from thespis.networks.acting import Stepper, export_weights, load_weights
 from thespis.networks.init import init_network
-from thespis.types import Inputs, Transitions
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 TWO = spaces.Box(-2.0, 5.0, (2,), np.float32)

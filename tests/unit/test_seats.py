@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from recorded_stream import Moment, check, streams
 from recorded_stream import stream as moments_of
 
+from thespis.core.types import Acted, Stream, Unroll, Version
 from thespis.experience.seats import Seats, Told, tell
-from thespis.types import Acted, Stream, Unroll, Version
 
 ACTOR = Stream(("actor", 0), 7)
 

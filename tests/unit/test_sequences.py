@@ -16,7 +16,10 @@ from replay_world import LOOSE, STREAM, Truth, World, worth
 
 import thespis.envs  # noqa: F401 - registers the toys
 from thespis.algorithms.updates.rescaling import rescale, unscale
-from thespis.config import QNetworkConfig
+from thespis.core.config import QNetworkConfig
+from thespis.core.context import Identity
+from thespis.core.types import Acted, Array, Inputs, Sequences, Stream, Unroll, Version
+from thespis.envs.inputs import first_inputs, next_inputs
 from thespis.envs.make import make
 from thespis.experience.samplers import Prioritised
 from thespis.experience.sequences import SequenceWindow, Shape
@@ -27,9 +30,6 @@ from thespis.networks.init import init_network
 from thespis.networks.inputs import as_tensor, tensor_inputs
 from thespis.networks.q import QNetwork
 from thespis.roles import ReplayTable
-from thespis.roles.actor import first_inputs, next_inputs
-from thespis.runtime.context import Identity
-from thespis.types import Acted, Array, Inputs, Sequences, Stream, Unroll, Version
 
 DISCOUNT = 0.9
 

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from thespis.cli import main as cli
-from thespis.errors import ThespisError
-from thespis.plain import load_yaml
-from thespis.program import Program
+from thespis.core.config_io import load_yaml
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
+from thespis.core.system import commit
+from thespis.core.system.commit import CorruptCheckpoint
+from thespis.core.system.files import read_bytes
 from thespis.roles import Replay
-from thespis.runs import commit
 from thespis.runs.checkpoints import Checkpoints, load_role, policy_weights, read_meta, save_role
-from thespis.runs.commit import CorruptCheckpoint
 from thespis.runs.directory import RunDirectory
-from thespis.runs.files import read_bytes
 from thespis.runtime.costs import CostModel
-from thespis.trained import Trained
+from thespis.training.run import Trained
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import thespis.envs  # noqa: F401 - registers the toys
-from thespis.config import EnvConfig
+from thespis.core.config import EnvConfig
+from thespis.core.errors import EnvError, ThespisError
 from thespis.envs import toys
 from thespis.envs.make import make
-from thespis.errors import EnvError, ThespisError
 
 
 def play(env: gym.Env[Any, Any], seed: int, policy: Any) -> float:

@@ -11,8 +11,8 @@ import pytest
 
 import thespis
 from thespis.cli.main import main
-from thespis.errors import ThespisError
-from thespis.track import Mlflow, Wandb
+from thespis.core.errors import ThespisError
+from thespis.training.track import Mlflow, Wandb
 
 
 class FakeWandb(types.ModuleType):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from thespis import load, resume, train
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array
 from thespis.runs.checkpoints import Checkpoints, policy_weights
-from thespis.types import Array
 
 SMALL: dict[str, Any] = {"on": "simulation", "eval_episodes": 0, "quiet": True}
 STILL = {"optimizer": {"learning_rate": 1e-30}}

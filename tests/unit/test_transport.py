@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from thespis.runtime import transport
-from thespis.runtime.transport import Arena, Connection, PeerArena
+from thespis.transport import connection as transport
+from thespis.transport.connection import Arena, Connection, PeerArena
 
 INLINE = transport._INLINE
 

@@ -20,7 +20,7 @@ from thespis.algorithms.updates.trpo import (
     mean_kl,
     surrogate,
 )
-from thespis.config import NetworkConfig
+from thespis.core.config import NetworkConfig
 from thespis.networks.heads import build_distribution
 from thespis.networks.init import init_network
 from thespis.networks.inputs import TensorInputs

@@ -15,16 +15,16 @@ from thespis.algorithms.updates.optimizers import SGD
 from thespis.algorithms.updates.trpo import (
     TRPOUpdate,
 )
-from thespis.config import NetworkConfig
-from thespis.errors import NonFiniteLoss, ThespisError
-from thespis.launch import defaults
+from thespis.core.config import NetworkConfig
+from thespis.core.config_io import to_dict
+from thespis.core.errors import NonFiniteLoss, ThespisError
+from thespis.core.settings import settings as all_settings
+from thespis.core.types import Array, Inputs, Unroll
 from thespis.networks.init import init_network
 from thespis.networks.inputs import TensorInputs, tensor_inputs
 from thespis.networks.policies import ActorCritic
 from thespis.networks.separate import SeparateActorCritic
-from thespis.plain import to_dict
-from thespis.settings import settings as all_settings
-from thespis.types import Array, Inputs, Unroll
+from thespis.training.registry import defaults
 
 OBS = spaces.Box(-1.0, 1.0, (3,), np.float32)
 DISCRETE = spaces.Discrete(3)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from thespis.algorithms.updates.population import Choice, Range
 from thespis.architectures import apex, impala
-from thespis.errors import ThespisError
-from thespis.tuning import assign, pairs, paths, priors
+from thespis.core.errors import ThespisError
+from thespis.population.exploit import Choice, Range
+from thespis.population.search_space import assign, pairs, paths, priors
 
 
 def test_words_become_priors() -> None:

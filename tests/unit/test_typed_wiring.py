@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from thespis import roles
-from thespis.edges import Insert, Publish, Pull, PullSlice, Sample
-from thespis.errors import ThespisError
-from thespis.program import Edge, Handle, Placement, Program
-from thespis.runtime.context import Context
+from thespis.core.context import Context
+from thespis.core.edges import Insert, Publish, Pull, PullSlice, Sample
+from thespis.core.errors import ThespisError
+from thespis.core.program import Edge, Handle, Placement, Program
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,15 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from thespis.launch import architectures
-from thespis.typing_stub import STUB, stub
+from thespis.training.registry import architectures
+from thespis.training.typing_stub import STUB, stub
 
 ROOT = STUB.parent.parent
 SNIPPET = """\
 from pathlib import Path
 from thespis import load, train
 from thespis.algorithms.vtrace import VTrace
-from thespis.config import OptimizerConfig, ReplayConfig
+from thespis.core.config import OptimizerConfig, ReplayConfig
 
 run = train("impala", env="CartPole-v1", optimizer={"learning_rate": 1e-3}, network={"hidden": (8, 8)}, rho_bar=2.0)
 train("impala", env=lambda: None, optimizer=OptimizerConfig(kind="sgd"), total_steps=None, total_seconds=3, quiet=True)
@@ -49,7 +49,7 @@ train("impala", track_info="distance")  # wrong
 
 def test_the_stub_is_what_the_configs_say() -> None:
     made = stub()
-    assert STUB.read_text() == made, "a config changed; run `python -m thespis.typing_stub`"
+    assert STUB.read_text() == made, "a config changed; run `python -m thespis.training.typing_stub`"
     for name in architectures():
         assert f'Literal["{name}"]' in made
 
@@ -60,8 +60,8 @@ def test_mypy_knows_the_settings_of_each_architecture(tmp_path: Path) -> None:
     files = (
         "__init__.py",
         "_train.pyi",
-        "config.py",
-        "trained.py",
+        "core/config.py",
+        "training/run.py",
         "algorithms/es.py",
         "algorithms/base.py",
         "algorithms/vtrace.py",
@@ -80,4 +80,6 @@ def test_mypy_knows_the_settings_of_each_architecture(tmp_path: Path) -> None:
 def test_the_stub_costs_nothing_at_run_time() -> None:
     code = "import sys, thespis; assert 'train' in dir(thespis); print(sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert not [name for name in ("thespis.launch", "thespis._train", "torch", "gymnasium") if f"'{name}'" in loaded]
+    assert not [
+        name for name in ("thespis.training.launch", "thespis._train", "torch", "gymnasium") if f"'{name}'" in loaded
+    ]

@@ -12,7 +12,9 @@ import torch
 from fakes import YieldingContext
 
 from thespis.algorithms.updates.vtrace_targets import vtrace
-from thespis.config import NetworkConfig
+from thespis.core.config import NetworkConfig
+from thespis.core.context import Identity
+from thespis.core.types import Unroll, Version
 from thespis.envs.make import describe, make
 from thespis.envs.toys import Chain
 from thespis.experience.windows import Windows
@@ -20,8 +22,6 @@ from thespis.networks.acting import Stepper
 from thespis.networks.build import build_network
 from thespis.networks.inputs import as_tensor, tensor_inputs
 from thespis.networks.policies import ActorCritic
-from thespis.runtime.context import Identity
-from thespis.types import Unroll, Version
 
 
 def truncated() -> gym.Env[Any, Any]:

@@ -10,10 +10,10 @@ from gymnasium.spaces import Box, Dict, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from thespis.core.messages import Answer
+from thespis.core.types import Stream, map_tree
 from thespis.experience.seats import Told
-from thespis.roles.inference import Answer
-from thespis.types import Stream, map_tree
-from thespis.wire.schema import Layout, Malformed, read_hello
+from thespis.transport.inference_schema import Layout, Malformed, read_hello
 
 STREAM = Stream(("actor", 3), 7)
 SPACES = {

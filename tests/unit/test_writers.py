@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_stream import Moment, check, stream, streams
 
+from thespis.core.types import Acted, Inputs, Unroll
 from thespis.experience.writers import UnrollWriter, concatenate
-from thespis.types import Acted, Inputs, Unroll
 
 
 def written(moments: list[Moment], length: int) -> list[Unroll]:

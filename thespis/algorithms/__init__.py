@@ -11,8 +11,8 @@ import pkgutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from thespis.errors import ThespisError
-from thespis.user_code import resolve
+from thespis.core.errors import ThespisError
+from thespis.core.user_code import resolve
 
 if TYPE_CHECKING:
     from thespis.algorithms.base import Algorithm

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from thespis.algorithms.base import Algorithm, Exploration, Sampled
-from thespis.bounds import Bounds, Fraction, NonNegative, Positive, Threshold
-from thespis.config import NetworkConfig, OptimizerConfig, RewardConfig, Unrolls
-from thespis.settings import inline
+from thespis.core.bounds import Bounds, Fraction, NonNegative, Positive, Threshold
+from thespis.core.config import NetworkConfig, OptimizerConfig, RewardConfig, Unrolls
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     import numpy as np

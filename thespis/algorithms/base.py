@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from thespis.config import NetworkConfig
-from thespis.errors import ThespisError
-from thespis.settings import inline
-from thespis.user_code import locate
+from thespis.core.config import NetworkConfig
+from thespis.core.errors import ThespisError
+from thespis.core.settings import inline
+from thespis.core.user_code import locate
 
 if TYPE_CHECKING:
     import numpy as np
 
     from thespis.algorithms.updates.update import Update
+    from thespis.core.types import Array
     from thespis.envs.spaces import Spaces
     from thespis.networks.acting import Stepper
     from thespis.networks.policies import PolicyNetwork
-    from thespis.types import Array
 
 
 class Exploration(Protocol):

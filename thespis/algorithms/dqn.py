@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from thespis.algorithms.base import Algorithm, Exploration
-from thespis.bounds import Count, CountOrZero, Fraction, NonNegative, Threshold
-from thespis.config import OptimizerConfig, QNetworkConfig, RewardConfig, Transitions
-from thespis.errors import ThespisError
-from thespis.settings import inline
+from thespis.core.bounds import Count, CountOrZero, Fraction, NonNegative, Threshold
+from thespis.core.config import OptimizerConfig, QNetworkConfig, RewardConfig, Transitions
+from thespis.core.errors import ThespisError
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     import numpy as np
 
     from thespis.algorithms.updates.update import Update
+    from thespis.core.types import Array
     from thespis.envs.spaces import Spaces
     from thespis.networks.policies import PolicyNetwork
-    from thespis.types import Array
 
 
 @dataclass(frozen=True)

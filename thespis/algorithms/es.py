@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from thespis.algorithms.base import Algorithm
-from thespis.bounds import Count, NonNegative, Positive
-from thespis.config import EvolvedNetworkConfig, OptimizerConfig
-from thespis.errors import ThespisError
-from thespis.settings import inline
+from thespis.core.bounds import Count, NonNegative, Positive
+from thespis.core.config import EvolvedNetworkConfig, OptimizerConfig
+from thespis.core.errors import ThespisError
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     from thespis.envs.spaces import Spaces

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from thespis.algorithms.base import Algorithm, Exploration
 from thespis.algorithms.dqn import EpsilonLadder
-from thespis.bounds import Count, CountOrZero, Fraction, Threshold
-from thespis.config import OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig, Transitions
-from thespis.errors import ThespisError
-from thespis.settings import inline
+from thespis.core.bounds import Count, CountOrZero, Fraction, Threshold
+from thespis.core.config import OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig, Transitions
+from thespis.core.errors import ThespisError
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     import numpy as np

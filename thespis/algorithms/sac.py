@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from thespis.algorithms.base import Algorithm, Exploration, Sampled
-from thespis.bounds import Bounds, Count, Fraction, Positive
-from thespis.config import DPGNetworkConfig, OptimizerConfig, RewardConfig, Transitions
-from thespis.errors import ThespisError
-from thespis.settings import inline
+from thespis.core.bounds import Bounds, Count, Fraction, Positive
+from thespis.core.config import DPGNetworkConfig, OptimizerConfig, RewardConfig, Transitions
+from thespis.core.errors import ThespisError
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from thespis.algorithms.base import Algorithm, Exploration, Sampled
-from thespis.bounds import Bounds, Count, Fraction, NonNegative, Positive
-from thespis.config import NetworkConfig, OptimizerConfig, RewardConfig, Rounds
-from thespis.errors import ThespisError
-from thespis.settings import inline
+from thespis.core.bounds import Bounds, Count, Fraction, NonNegative, Positive
+from thespis.core.config import NetworkConfig, OptimizerConfig, RewardConfig, Rounds
+from thespis.core.errors import ThespisError
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     import numpy as np

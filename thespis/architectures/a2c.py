@@ -12,9 +12,9 @@ from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import add_sharded_evaluator
 from thespis.architectures.sharding import add_servers, build_worker, refuse_statistics
-from thespis.bounds import CountOrZero, ShardCount
-from thespis.config import Experiment, Unrolls
-from thespis.program import Program
+from thespis.core.bounds import CountOrZero, ShardCount
+from thespis.core.config import Experiment, Unrolls
+from thespis.core.program import Program
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import add_sharded_evaluator, worker_network
 from thespis.architectures.sharding import acting_learner, add_servers, build_worker, refuse_statistics
-from thespis.bounds import ShardCount
-from thespis.config import Experiment, OptimizerConfig, Unrolls
-from thespis.errors import ThespisError
-from thespis.program import Program
+from thespis.core.bounds import ShardCount
+from thespis.core.config import Experiment, OptimizerConfig, Unrolls
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
 
 if TYPE_CHECKING:
-    from thespis.edges import JoinShared
-    from thespis.runtime.context import Context
+    from thespis.core.context import Context
+    from thespis.core.edges import JoinShared
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from thespis.architectures.builders import (
     build_replay_learner,
     validate_replay,
 )
-from thespis.bounds import Count
-from thespis.config import Experiment, QNetworkConfig, ReplayConfig, Transitions
-from thespis.program import Program
+from thespis.core.bounds import Count
+from thespis.core.config import Experiment, QNetworkConfig, ReplayConfig, Transitions
+from thespis.core.program import Program
 
 validate = validate_replay
 _PRIORITISED = ReplayConfig(priority_exponent=0.6, importance_exponent=0.4, actor_priorities=True)

@@ -19,10 +19,10 @@ from thespis.architectures.builders import (
     build_replay_learner,
     validate_replay,
 )
-from thespis.bounds import Count
-from thespis.config import Experiment, Transitions
-from thespis.program import Program
-from thespis.user_code import Spec
+from thespis.core.bounds import Count
+from thespis.core.config import Experiment, Transitions
+from thespis.core.program import Program
+from thespis.core.user_code import Spec
 
 validate = validate_replay
 

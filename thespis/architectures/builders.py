@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from thespis import roles
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
+from thespis.core.program import Handle, Placement, Program
 from thespis.experience.limiters import SamplesPerInsert
-from thespis.program import Handle, Placement, Program
 
 if TYPE_CHECKING:
     from thespis.algorithms.r2d2 import Replayed
-    from thespis.config import Experiment, ReplayConfig
-    from thespis.edges import Draw, InsertStream, Prioritise, Publish, Pull, PullSlice, Sample
+    from thespis.core.config import Experiment, ReplayConfig
+    from thespis.core.context import Context
+    from thespis.core.edges import Draw, InsertStream, Prioritise, Publish, Pull, PullSlice, Sample
+    from thespis.core.user_code import Spec
     from thespis.envs.autoreset import Environments
     from thespis.envs.spaces import Spaces
     from thespis.networks.acting import Stepper
     from thespis.networks.policies import PolicyNetwork
     from thespis.roles.learner import Source
-    from thespis.runtime.context import Context
-    from thespis.user_code import Spec
 
 
 # -- environments, networks and policies ----------------------------------------------------------
@@ -68,7 +68,7 @@ def learner_network(ctx: Context, cfg: Experiment, in_turns: bool = False) -> Po
     """
     import torch
 
-    from thespis.cores import learner_threads
+    from thespis.core.system.cores import learner_threads
 
     made = worker_network(ctx, cfg)
     parameters = sum(parameter.numel() for parameter in made.parameters())

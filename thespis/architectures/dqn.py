@@ -18,9 +18,9 @@ from thespis.architectures.builders import (
     build_replay_learner,
     validate_replay,
 )
-from thespis.bounds import Count
-from thespis.config import Experiment, Transitions
-from thespis.program import Program
+from thespis.core.bounds import Count
+from thespis.core.config import Experiment, Transitions
+from thespis.core.program import Program
 
 validate = validate_replay
 

@@ -12,20 +12,20 @@ from thespis import roles
 from thespis.algorithms.base import chosen
 from thespis.algorithms.es import ES
 from thespis.architectures.builders import build_evaluator, environments, worker_network
-from thespis.bounds import Count, NonNegative
-from thespis.config import Experiment
-from thespis.cores import available_cores
-from thespis.errors import ThespisError
-from thespis.program import Program
+from thespis.core.bounds import Count, NonNegative
+from thespis.core.config import Experiment
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
+from thespis.core.system.cores import available_cores
 
 if TYPE_CHECKING:
-    from thespis.edges import PlaceOrder
+    from thespis.core.context import Context
+    from thespis.core.edges import PlaceOrder
+    from thespis.core.types import Tree
     from thespis.envs.spaces import Spaces
     from thespis.networks.members import Members
     from thespis.networks.policies import PolicyNetwork
-    from thespis.roles.coordinator import WorkPlan
-    from thespis.runtime.context import Context
-    from thespis.types import Tree
+    from thespis.roles.coordinator import Ask, Order, Result, WorkPlan
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def build_coordinator(ctx: Context, cfg: Config) -> roles.Coordinator:
     return roles.Coordinator(ctx, cfg.algorithm, cfg.plan, cfg.budget, policy, table, moments)
 
 
-def build_worker(ctx: Context, cfg: Config, order: PlaceOrder) -> roles.EvolutionWorker:
+def build_worker(ctx: Context, cfg: Config, order: PlaceOrder[Ask, Result, Order]) -> roles.EvolutionWorker:
     envs = environments(ctx, cfg, cfg.envs_per_actor)
     return roles.EvolutionWorker(ctx, cfg.algorithm, cfg.plan, envs, build_members(ctx, cfg), order)
 

@@ -20,10 +20,10 @@ from thespis.architectures.sharding import (
     add_sharded_actor,
     refuse_statistics,
 )
-from thespis.bounds import Count, CountOrZero, Positive, RoleCount, ShardCount
-from thespis.config import Experiment, OptimizerConfig, Transitions
-from thespis.errors import ThespisError
-from thespis.program import Program
+from thespis.core.bounds import Count, CountOrZero, Positive, RoleCount, ShardCount
+from thespis.core.config import Experiment, OptimizerConfig, Transitions
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
 
 validate = validate_replay
 

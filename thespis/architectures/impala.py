@@ -18,13 +18,13 @@ from thespis.architectures.builders import (
     local_policy,
     return_discount,
 )
-from thespis.bounds import Count, CountOrZero
-from thespis.config import Experiment, Unrolls
-from thespis.program import Program
+from thespis.core.bounds import Count, CountOrZero
+from thespis.core.config import Experiment, Unrolls
+from thespis.core.program import Program
 
 if TYPE_CHECKING:
-    from thespis.edges import Insert, Pull
-    from thespis.runtime.context import Context
+    from thespis.core.context import Context
+    from thespis.core.edges import Insert, Pull
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import add_sharded_evaluator, refuse_shards, validate_replay
 from thespis.architectures.sharding import add_bundle, add_servers, build_worker, refuse_statistics
-from thespis.bounds import Count, CountOrZero, ShardCount
-from thespis.config import Experiment, Transitions, Unrolls
-from thespis.program import Program
+from thespis.core.bounds import Count, CountOrZero, ShardCount
+from thespis.core.config import Experiment, Transitions, Unrolls
+from thespis.core.program import Program
 
 if TYPE_CHECKING:
     from thespis.envs.spaces import Spaces

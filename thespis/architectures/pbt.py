@@ -10,20 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from thespis import roles
+from thespis import population
 from thespis.architectures.builders import add_evaluator
-from thespis.bounds import Bounds, Count, Fraction, RoleCount
-from thespis.config import Experiment
-from thespis.cores import available_cores
-from thespis.errors import ThespisError
-from thespis.program import Program
+from thespis.core.bounds import Bounds, Count, Fraction, RoleCount
+from thespis.core.config import Experiment
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
+from thespis.core.system.cores import available_cores
 
 if TYPE_CHECKING:
-    from thespis.algorithms.updates.population import Prior
-    from thespis.edges import Ready, Take
+    from thespis.core.context import Context
+    from thespis.core.edges import Ready, Take
     from thespis.envs.spaces import Spaces
-    from thespis.runs.members import Members
-    from thespis.runtime.context import Context
+    from thespis.population.exploit import Prior
+    from thespis.population.members import Members
+    from thespis.population.trainer import Outcome, Segment
 
 _PASSED_ON = (
     "env", "env_kwargs", "wrapper", "frame_stack", "time_limit", "seed", "actors", "envs_per_actor", "report_every",
@@ -86,8 +87,8 @@ class Config(Experiment):
     @property
     def each(self) -> Experiment:
         """The settings that all members share."""
-        from thespis.launch import defaults
-        from thespis.tuning import assign, pairs
+        from thespis.population.search_space import assign, pairs
+        from thespis.training.registry import defaults
 
         if self.member == "pbt":
             raise ThespisError("--member pbt: a member cannot be a population; name another architecture")
@@ -108,21 +109,21 @@ class Config(Experiment):
 
     @property
     def priors(self) -> dict[str, Prior]:
-        from thespis.tuning import priors
+        from thespis.population.search_space import priors
 
         return priors(self.tune, self.each, "--tune")
 
 
 def members(cfg: Config) -> Members:
-    from thespis.runs.members import Members
+    from thespis.population.members import Members
 
     # Where the program is only looked at, there is no directory yet.
     return Members((cfg.run_dir or Path()) / "members", cfg.member, cfg.each)
 
 
-def build_controller(ctx: Context, cfg: Config) -> roles.Controller:
-    from thespis.algorithms.updates.population import tournament, truncation
-    from thespis.roles.controller import Rules
+def build_controller(ctx: Context, cfg: Config) -> population.Controller:
+    from thespis.population.controller import Rules
+    from thespis.population.exploit import tournament, truncation
 
     rules = Rules(
         population=cfg.population,
@@ -135,21 +136,21 @@ def build_controller(ctx: Context, cfg: Config) -> roles.Controller:
         factor=cfg.factor,
         resample=cfg.resample,
     )
-    return roles.Controller(ctx, rules, members(cfg))
+    return population.Controller(ctx, rules, members(cfg))
 
 
-def build_trainer(ctx: Context, cfg: Config, take: Take, ready: Ready) -> roles.Trainer:
+def build_trainer(ctx: Context, cfg: Config, take: Take[Segment], ready: Ready[Outcome]) -> population.Trainer:
     runs = members(cfg)
     if not runs.root.parent.is_dir():
         raise ThespisError(
             f"{ctx.identity} does not see {runs.root.parent}; give --run-dir a path that all nodes share"
         )
-    return roles.Trainer(ctx, runs, take, ready)
+    return population.Trainer(ctx, runs, take, ready)
 
 
 def validate(cfg: Config, spaces: Spaces) -> None:
-    from thespis.launch import architecture
     from thespis.runs.memory import refuse_more_than_fits
+    from thespis.training.registry import architecture
 
     module, each = architecture(cfg.member), cfg.each
     member = module.program(each)
@@ -163,7 +164,7 @@ def validate(cfg: Config, spaces: Spaces) -> None:
 
 
 def on_finish(cfg: Config, path: Path) -> list[str]:
-    from thespis.runs.ancestry import draw_ancestry, tell
+    from thespis.population.plot import draw_ancestry, tell
 
     return [*tell(path), draw_ancestry(path)]
 
@@ -177,8 +178,8 @@ def program(cfg: Config) -> Program:
     controller = p.at(colocate="controller", restarts=3).add("controller", build_controller, cfg)
     # Where the members' roles ask the cluster for CPUs themselves, their trainer needs none.
     slots = p.at(restarts=10, counts_as_actor=True, cpus=0 if cfg.member_on == "ray" else 1)
-    take, ready = controller.edge(roles.Controller.take), controller.edge(roles.Controller.ready)
+    take, ready = controller.edge(population.Controller.take), controller.edge(population.Controller.ready)
     for _ in range(cfg.trainers):
         slots.add("trainer", build_trainer, cfg, take=take, ready=ready)
-    add_evaluator(p, cfg, controller.edge(roles.Controller.pull))
+    add_evaluator(p, cfg, controller.edge(population.Controller.pull))
     return p

@@ -18,14 +18,14 @@ from thespis.architectures.builders import (
     local_policy,
     return_discount,
 )
-from thespis.bounds import CountOrZero
-from thespis.config import Experiment, Rounds
-from thespis.errors import ThespisError
-from thespis.program import Program
+from thespis.core.bounds import CountOrZero
+from thespis.core.config import Experiment, Rounds
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
 
 if TYPE_CHECKING:
-    from thespis.edges import Insert, Next
-    from thespis.runtime.context import Context
+    from thespis.core.context import Context
+    from thespis.core.edges import Insert, Next
 
 
 @dataclass(frozen=True)

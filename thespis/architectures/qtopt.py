@@ -23,17 +23,17 @@ from thespis.architectures.builders import (
     worker_network,
 )
 from thespis.architectures.sharding import Servers
-from thespis.bounds import Bounds, Count, CountOrZero, Decay, RoleCount, ShardCount
-from thespis.config import Experiment
-from thespis.errors import ThespisError
-from thespis.program import Program
-from thespis.user_code import Spec
+from thespis.core.bounds import Bounds, Count, CountOrZero, Decay, RoleCount, ShardCount
+from thespis.core.config import Experiment
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
+from thespis.core.user_code import Spec
 
 if TYPE_CHECKING:
-    from thespis.edges import After, Draw, InsertLabelled, InsertStream, Join, PullSlice, Push, SampleLabelled
+    from thespis.core.context import Context
+    from thespis.core.edges import After, Draw, InsertLabelled, InsertStream, Join, PullSlice, Push, SampleLabelled
     from thespis.envs.spaces import Spaces
     from thespis.roles.learner import Source
-    from thespis.runtime.context import Context
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,16 @@ from thespis.architectures.builders import (
     learner_network,
     validate_replay,
 )
-from thespis.bounds import Bounds, Count
-from thespis.config import Experiment
-from thespis.errors import ThespisError
-from thespis.program import Program
-from thespis.user_code import Spec
+from thespis.core.bounds import Bounds, Count
+from thespis.core.config import Experiment
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
+from thespis.core.user_code import Spec
 
 if TYPE_CHECKING:
-    from thespis.edges import Draw, Prioritise, Publish
+    from thespis.core.context import Context
+    from thespis.core.edges import Draw, Prioritise, Publish
     from thespis.envs.spaces import Spaces
-    from thespis.runtime.context import Context
 
 
 @dataclass(frozen=True)

@@ -25,16 +25,16 @@ from thespis.architectures.builders import (
     validate_replay,
 )
 from thespis.architectures.serving import InferenceConfig, build_client, build_listener, validate_transport
-from thespis.bounds import Count, CountOrZero
-from thespis.config import Experiment, Rounds, Unrolls
-from thespis.errors import ThespisError
-from thespis.program import Placement, Program
-from thespis.settings import inline
+from thespis.core.bounds import Count, CountOrZero
+from thespis.core.config import Experiment, Rounds, Unrolls
+from thespis.core.errors import ThespisError
+from thespis.core.program import Placement, Program
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
-    from thespis.edges import Act, Next, Publish
+    from thespis.core.context import Context
+    from thespis.core.edges import Act, Next, Publish
     from thespis.envs.spaces import Spaces
-    from thespis.runtime.context import Context
 
 
 @dataclass(frozen=True)

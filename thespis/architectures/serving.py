@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from thespis.bounds import CountOrZero, NonNegative
-from thespis.errors import ThespisError
+from thespis.core.bounds import CountOrZero, NonNegative
+from thespis.core.errors import ThespisError
 
 if TYPE_CHECKING:
-    from thespis.config import Experiment
+    from thespis.core.config import Experiment
+    from thespis.core.context import Context
     from thespis.envs.autoreset import Environments
-    from thespis.roles.inference import AnyDoor
-    from thespis.runtime.context import Context
-    from thespis.wire.tls import Tls
+    from thespis.transport.inference import AnyDoor
+    from thespis.transport.tls import Tls
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class InferenceConfig:
         """What streams are encrypted with, if they are."""
         if self.tls_cert is None or self.tls_key is None or self.tls_ca is None:
             return None
-        from thespis.wire.tls import Tls
+        from thespis.transport.tls import Tls
 
         return Tls(self.tls_cert, self.tls_key, self.tls_ca, self.tls_name)
 
@@ -112,15 +112,15 @@ def build_client(ctx: Context, cfg: Experiment, inference: InferenceConfig, act:
     """An actor's way to ask for actions: the edge itself, or a stream that it is invited to open."""
     if not inference.streams(cfg.on):
         return act
-    from thespis.wire.schema import Layout
+    from thespis.transport.inference_schema import Layout
 
     layout = Layout.of(envs.observation_space, envs.action_space, cfg.envs_per_actor)
     invite = act.beside("invite")
     if inference.transport == "grpc":
-        from thespis.wire.line import Line
+        from thespis.transport.grpc_client import Line
 
         return Line(ctx, invite, layout, inference.tls)
-    from thespis.wire.near_line import NearLine
+    from thespis.transport.shm_client import NearLine
 
     return NearLine(ctx, invite, layout)
 
@@ -130,14 +130,14 @@ def build_listener(ctx: Context, cfg: Experiment, inference: InferenceConfig) ->
     if not inference.streams(cfg.on):
         return None
     from thespis.envs.make import describe
-    from thespis.wire.schema import Layout
+    from thespis.transport.inference_schema import Layout
 
     spaces = describe(cfg.env_config)
     layout = Layout.of(spaces.observation_space, spaces.action_space, cfg.envs_per_actor)
     if inference.transport == "grpc":
-        from thespis.wire.door import Door
+        from thespis.transport.grpc_server import Door
 
         return Door(layout, ctx.address, inference.tls)
-    from thespis.wire.near_door import NearDoor
+    from thespis.transport.shm_server import NearDoor
 
     return NearDoor(layout)

@@ -16,16 +16,16 @@ from thespis.architectures.builders import (
     sharded_policy,
     worker_network,
 )
-from thespis.errors import ThespisError
-from thespis.program import Handle, Placement, Program
+from thespis.core.errors import ThespisError
+from thespis.core.program import Handle, Placement, Program
 
 if TYPE_CHECKING:
     from thespis.algorithms.updates.update import Update
-    from thespis.config import Experiment
-    from thespis.edges import Draw, InsertStream, Join, Prioritise, PullSlice, Push
+    from thespis.core.config import Experiment
+    from thespis.core.context import Context
+    from thespis.core.edges import Draw, InsertStream, Join, Prioritise, PullSlice, Push
     from thespis.exchange.push_pull import PushPull
     from thespis.networks.policies import PolicyNetwork
-    from thespis.runtime.context import Context
 
 
 def refuse_statistics(cfg: Experiment) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from thespis.cli.parser import Parser, count, finite
 from thespis.cli.writable import check_directory
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 
 _GIVEN = ("actors", "envs_per_actor", "eval_episodes", "cost_model")
 """Settings that are given to every architecture alike, if at all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 
 _FLAG = "--env-kwargs"
 _FORM = "give --env-kwargs.NAME VALUE, e.g. --env-kwargs.map-name 8x8"

@@ -28,7 +28,7 @@ def run(words: list[str]) -> int:
     args = parser.parse_args(words)
 
     from thespis.envs.infos import means
-    from thespis.evaluation import check_video, play, write_video
+    from thespis.training.evaluation import check_video, play, write_video
 
     if args.video is not None:
         check_video(args.video)

@@ -7,10 +7,10 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from thespis.bounds import numbers_of
-from thespis.errors import ThespisError
-from thespis.quantity import whole
-from thespis.settings import settings
+from thespis.core.bounds import numbers_of
+from thespis.core.errors import ThespisError
+from thespis.core.quantity import whole
+from thespis.core.settings import settings
 
 
 def expand(words: list[str], cfg: Any) -> list[str]:

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union
 
-from thespis.config import Experiment
-from thespis.settings import settings
+from thespis.core.config import Experiment
+from thespis.core.settings import settings
 
 FIRST = (
     "env", "algorithm", "member", "total_steps", "total_seconds", "stop_at_return", "seed", "on", "actors",

@@ -7,8 +7,8 @@ from types import ModuleType
 
 from thespis.algorithms import algorithms
 from thespis.algorithms.base import fitting
-from thespis.errors import ThespisError
-from thespis.launch import PAIRS, architecture, architectures
+from thespis.core.errors import ThespisError
+from thespis.training.registry import PAIRS, architecture, architectures
 
 _HELP = """usage: thespis list
 

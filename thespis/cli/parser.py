@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn, TypeVar
 
-from thespis.bounds import Bounds, Number
 from thespis.cli.flags import closest
-from thespis.errors import ThespisError
-from thespis.quantity import whole
+from thespis.core.bounds import Bounds, Number
+from thespis.core.errors import ThespisError
+from thespis.core.quantity import whole
 
 N = TypeVar("N", int, float)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from thespis.cli.parser import Parser, count
 from thespis.cli.writable import check_file
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 
 _ENDINGS = (".png", ".svg", ".pdf")
 

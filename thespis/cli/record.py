@@ -7,7 +7,7 @@ from pathlib import Path
 from thespis.cli.parser import Parser, add_env_flags, add_max_steps, count, seed
 from thespis.cli.trusting import add_trust, open_run
 from thespis.cli.writable import check_directory
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 
 
 def run(words: list[str]) -> int:
@@ -43,7 +43,7 @@ def run(words: list[str]) -> int:
     longest = found.config.eval_max_steps if args.max_steps is None else args.max_steps
     envs = make(cfg, 1)
     try:
-        episodes = record(envs, trained(policy, not args.sample, args.seed), args.episodes, args.seed, longest)
+        episodes = record(envs, trained(policy.stepper(args.seed), not args.sample), args.episodes, args.seed, longest)
     finally:
         envs.close()
     returns = [float(episode.rewards.sum()) for episode in episodes]

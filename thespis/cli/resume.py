@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from thespis.cli.train import outcome, parse, take
 from thespis.cli.trusting import allow
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 
 if TYPE_CHECKING:
-    from thespis.config import Experiment
+    from thespis.core.config import Experiment
 
 _USAGE = """usage: thespis resume RUN [--trust] [settings]
 
@@ -32,7 +32,7 @@ def run(words: list[str]) -> int:
     trust, flags = "--trust" in flags, [flag for flag in flags if flag != "--trust"]
     allow(Path(where), trust)
 
-    from thespis.resuming import elsewhere, resume
+    from thespis.training.resume import elsewhere, resume
 
     def change(cfg: Experiment) -> Experiment:
         _, on = take(flags, "--on")

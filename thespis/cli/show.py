@@ -6,8 +6,8 @@ from collections import Counter
 
 from thespis.cli.parser import Parser
 from thespis.cli.train import settings
-from thespis.launch import architecture
-from thespis.program import Program
+from thespis.core.program import Program
+from thespis.training.registry import architecture
 
 
 def run(words: list[str]) -> int:

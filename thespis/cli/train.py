@@ -12,18 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thespis.architectures.presets import named_env
 from thespis.cli.env_kwargs import take_env_kwargs
 from thespis.cli.flags import expand
 from thespis.cli.help import about_defaults, help_text
-from thespis.errors import ThespisError
-from thespis.launch import PAIRS, architectures, defaults, launch, load_config, presets
-from thespis.plain import updated
-from thespis.settings import flattened
+from thespis.core.config_io import updated
+from thespis.core.errors import ThespisError
+from thespis.core.settings import flattened
+from thespis.training.launch import launch
+from thespis.training.presets import named_env
+from thespis.training.registry import PAIRS, architectures, defaults, load_config, presets
 
 if TYPE_CHECKING:
-    from thespis.config import Experiment
-    from thespis.trained import Trained
+    from thespis.core.config import Experiment
+    from thespis.training.run import Trained
 
 _SEVERAL = ("tuple[str, ...]", "tuple[Spec, ...]")
 
@@ -44,7 +45,7 @@ def run(words: list[str]) -> int:
 def outcome(perform: Callable[[], Trained]) -> int:
     """Perform a run and give its exit code, which no later signal replaces."""
     from thespis.runtime.signals import ignore_ending_signals
-    from thespis.trained import RunFailed
+    from thespis.training.run import RunFailed
 
     atexit.register(ignore_ending_signals)  # registered first, called last: other hooks can still be interrupted
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from thespis.trained import Trained
+    from thespis.training.run import Trained
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 def open_run(path: Path, trust: bool) -> Trained:
     """The run, once it is known that its code may be executed."""
-    from thespis.trained import Trained
+    from thespis.training.run import Trained
 
     allow(path, trust)
     return Trained(path, trust=True)
@@ -25,9 +25,9 @@ def open_run(path: Path, trust: bool) -> Trained:
 
 def allow(path: Path, trust: bool) -> None:
     """Return if the code that a run names may be executed. Somebody at a terminal is asked."""
-    from thespis.launch import load_config
     from thespis.runs.directory import RunDirectory
     from thespis.runs.trust import Untrusted, check, code_of
+    from thespis.training.registry import load_config
 
     code = code_of(*load_config(RunDirectory.open(path).config))
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 
 
 def check_file(path: Path, flag: str) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from thespis.env_config import EnvConfig
-from thespis.errors import EnvError, ThespisError
-from thespis.types import Array
+from thespis.core.env_config import EnvConfig
+from thespis.core.errors import EnvError, ThespisError
+from thespis.core.types import Array
 
 PRESET: Mapping[str, Any] = {
     "img_height": 84,

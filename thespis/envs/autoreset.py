@@ -18,12 +18,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from thespis.core.errors import EnvError, ThespisError
+from thespis.core.types import Array, Episode, Tree, map_tree
+from thespis.core.watch import watched
 from thespis.envs.infos import SUCCESS, numbers
 from thespis.envs.spaces import Leaf, env_actions, leaves, limits, observation_space
 from thespis.envs.sync import SEEDS, SyncVector
-from thespis.errors import EnvError, ThespisError
-from thespis.types import Array, Episode, Tree, map_tree
-from thespis.watch import watched
 
 _BOOL, _FLOAT = np.dtype(np.bool_), np.dtype(np.float32)
 _LARGEST = np.array(np.finfo(np.float32).max, np.float64)  # compared with faster than a number

@@ -9,11 +9,11 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Tuple
 
-from thespis.env_config import EnvConfig
+from thespis.core.env_config import EnvConfig
+from thespis.core.errors import ThespisError
+from thespis.core.user_code import locate, resolve
 from thespis.envs import atari
 from thespis.envs.wrappers import FrameStack, NamedParts
-from thespis.errors import ThespisError
-from thespis.user_code import locate, resolve
 
 AnyEnv = gym.Env[Any, Any]
 

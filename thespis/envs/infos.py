@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from thespis.types import Episode
+from thespis.core.types import Episode
 
 SUCCESS = "is_success"
 """Always tracked, as in Stable-Baselines3."""

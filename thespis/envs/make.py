@@ -11,15 +11,15 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 from gymnasium.vector import VectorEnv
 
-from thespis.env_config import EnvConfig
+from thespis.core.env_config import EnvConfig
+from thespis.core.errors import ThespisError
+from thespis.core.user_code import resolve
+from thespis.core.watch import watched
 from thespis.envs import atari
 from thespis.envs.autoreset import Environments
 from thespis.envs.build import builder
 from thespis.envs.spaces import Choices, Spaces
 from thespis.envs.sync import OnEnv, SyncVector
-from thespis.errors import ThespisError
-from thespis.user_code import resolve
-from thespis.watch import watched
 
 EnvLike = str | Callable[..., gym.Env[Any, Any]]
 """A Gymnasium id, verbatim (`CartPole-v1`, `ALE/Pong-v5`, `module:EnvId-v0`), or a callable that makes one."""

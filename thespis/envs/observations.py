@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Dict
 
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array, Tree
 from thespis.envs.spaces import AnySpace, Leaf, leaves, limits
 from thespis.envs.wrappers import named_parts
-from thespis.errors import ThespisError
-from thespis.types import Array, Tree
 
 
 class ObservationReader:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from gymnasium.spaces import Discrete, MultiDiscrete
 
+from thespis.core.types import Array, Tree, map_tree
 from thespis.envs.autoreset import Environments
-from thespis.types import Array, Tree, map_tree
 
 _STEPS_BETWEEN = 8
 """Neighbouring frames are nearly the same."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array
 from thespis.envs.spaces import AnySpace, Spaces
-from thespis.errors import ThespisError
-from thespis.types import Array
 
 
 def dump_spaces(spaces: Spaces) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
-from thespis.errors import ThespisError
-from thespis.types import Array
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array
 
 AnySpace = Space[Any]
 

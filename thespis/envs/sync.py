@@ -10,11 +10,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from thespis.core.errors import EnvError, ThespisError
+from thespis.core.types import Array, Tree
+from thespis.core.watch import watched
 from thespis.envs.infos import ENDED
 from thespis.envs.spaces import leaves, observation_space
-from thespis.errors import EnvError, ThespisError
-from thespis.types import Array, Tree
-from thespis.watch import watched
 
 OnEnv = Callable[[int, int, int], None]
 SEEDS = 2**31

@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from thespis.types import Array
+from thespis.core.types import Array
 
 Fault = Literal["raise", "hang", "nan_reward", "nan_obs", "shape"]
 Result = tuple[Array, float, bool, bool, dict[str, Any]]

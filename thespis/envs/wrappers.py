@@ -10,9 +10,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array
 from thespis.envs.spaces import AnySpace
-from thespis.errors import ThespisError
-from thespis.types import Array
 
 Join = Callable[[Sequence[Any]], Array]
 

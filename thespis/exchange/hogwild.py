@@ -14,13 +14,13 @@ from torch import Tensor
 
 from thespis.algorithms.updates.flat import Flat, build_flat, decayed
 from thespis.algorithms.updates.optimizers import clip_gradients
-from thespis.budget import Budget, Spending
-from thespis.config import OptimizerConfig
-from thespis.edges import JoinShared
+from thespis.core.budget import Budget, Spending
+from thespis.core.config import OptimizerConfig
+from thespis.core.context import Context
+from thespis.core.edges import JoinShared
+from thespis.core.types import Array, Version
 from thespis.exchange.push_pull import HasParameters, flatten, layout
 from thespis.exchange.shared import attach
-from thespis.runtime.context import Context
-from thespis.types import Array, Version
 
 
 class Hogwild:

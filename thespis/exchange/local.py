@@ -10,10 +10,10 @@ from torch import Tensor
 
 from thespis.algorithms.updates.flat import decayed
 from thespis.algorithms.updates.optimizers import build_optimizer, clip_gradients, export_state, restore_state
-from thespis.budget import Budget, Spending
-from thespis.config import OptimizerConfig
-from thespis.runtime.context import Context
-from thespis.types import Array
+from thespis.core.budget import Budget, Spending
+from thespis.core.config import OptimizerConfig
+from thespis.core.context import Context
+from thespis.core.types import Array
 
 
 class LocalExchange:

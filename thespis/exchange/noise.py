@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from thespis.algorithms.updates.evolution import fill_noise
-from thespis.exchange.shared import Block, Place, attach
-from thespis.types import Array
+from thespis.core.messages import Place
+from thespis.core.types import Array
+from thespis.exchange.shared import Block, attach
 
 
 class NoiseTable:

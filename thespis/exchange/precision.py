@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from thespis.errors import ThespisError
-from thespis.types import Array
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array
 
 _LARGEST_HALF = 65504.0
 

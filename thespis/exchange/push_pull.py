@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from thespis.algorithms.updates.optimizers import clip_gradients
-from thespis.edges import After, Join, Push
-from thespis.edges import PullSlice as PullSlice
-from thespis.errors import ThespisError
+from thespis.core.context import Context
+from thespis.core.edges import After, Join, Push
+from thespis.core.edges import PullSlice as PullSlice
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array, Layout, Slice, Stamp, Version, Versioned, uncut
 from thespis.exchange.precision import encode
-from thespis.runtime.context import Context
-from thespis.types import Array, Layout, Slice, Stamp, Version, Versioned, uncut
 
 
 class HasParameters(Protocol):

@@ -10,24 +10,12 @@ import mmap
 import os
 import secrets
 import weakref
-from typing import NamedTuple
 
 import numpy as np
 
-from thespis.sealed import aligned
-from thespis.types import Array
-
-Plan = list[tuple[str, str, int]]
-"""Name, numpy type and length of each array."""
-
-
-class Place(NamedTuple):
-    """Where a block is, the name by which it is known to be the right one, and what is in it."""
-
-    process: int
-    descriptor: int
-    name: str
-    plan: Plan
+from thespis.core.messages import Place, Plan
+from thespis.core.opaque import aligned
+from thespis.core.types import Array
 
 
 class Block:

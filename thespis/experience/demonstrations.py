@@ -27,11 +27,11 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from thespis.core.errors import ThespisError
+from thespis.core.system.commit import CorruptCheckpoint, commit_directory, stage, to_json, verify
+from thespis.core.system.files import read_bytes
+from thespis.core.types import AGELESS, Array, Inputs, Tree, Unroll, map_tree
 from thespis.envs.spaces import AnySpace, Spaces, leaves, policy_actions
-from thespis.errors import ThespisError
-from thespis.runs.commit import CorruptCheckpoint, commit_directory, stage, to_json, verify
-from thespis.runs.files import read_bytes
-from thespis.types import AGELESS, Array, Inputs, Tree, Unroll, map_tree
 
 _FORMAT, _VERSION = "thespis demonstrations", 1
 _EPISODES, _ABOUT = "episodes.safetensors", "about.json"

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from thespis.types import Array, Drawn, Inputs, Sequences, Transitions, map_tree
+from thespis.core.types import Array, Drawn, Inputs, Sequences, Transitions, map_tree
 
 
 def joined(parts: Sequence[Drawn]) -> Drawn:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from thespis.edges import SampleLabelled
-from thespis.runtime.context import Context
-from thespis.types import Array, Labelled, Version, lags
+from thespis.core.context import Context
+from thespis.core.edges import SampleLabelled
+from thespis.core.types import Array, Labelled, Version, lags
 
 
 class Labels:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from thespis.config import ReplayConfig
-from thespis.errors import ThespisError
+from thespis.core.config import ReplayConfig
+from thespis.core.errors import ThespisError
 
 
 class Limiter(Protocol):

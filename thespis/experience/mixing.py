@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thespis.edges import Draw, Prioritise
+from thespis.core.context import Context
+from thespis.core.edges import Draw, Prioritise
+from thespis.core.types import Array, Drawn, State
 from thespis.experience.joined import joined
-from thespis.runtime.context import Context
-from thespis.types import Array, Drawn, State
 
 
 class Origin(NamedTuple):

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from thespis.core.types import Array, Transitions, Unroll
 from thespis.experience.steps import GOES_ON, NOTHING, TERMINATED, Steps
-from thespis.types import Array, Transitions, Unroll
 
 
 @dataclass(frozen=True, slots=True)

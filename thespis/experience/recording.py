@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thespis.env_config import EnvConfig
+from thespis.core.env_config import EnvConfig
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array, Inputs, Tree, map_tree
+from thespis.core.user_code import Spec, locate, resolve
 from thespis.envs.autoreset import Environments
+from thespis.envs.inputs import first_inputs, next_inputs
 from thespis.envs.make import EnvLike, make
 from thespis.envs.spaces import Spaces, env_actions, policy_actions
-from thespis.errors import ThespisError
 from thespis.experience.demonstrations import Demonstration, fitted, load
-from thespis.roles.actor import first_inputs, next_inputs
-from thespis.types import Array, Inputs, Tree, map_tree
-from thespis.user_code import Spec, locate, resolve
 
 if TYPE_CHECKING:
-    from thespis.trained import TrainedPolicy
+    from thespis.networks.acting import Stepper
 
 Act = Callable[[Inputs], Array]
 """What a policy does, `[1, ...]` in its own units, on inputs `[1]`."""
@@ -79,9 +79,8 @@ def record(envs: Environments, act: Act, episodes: int, seed: int, longest: int 
     return made
 
 
-def trained(policy: TrainedPolicy, greedy: bool, seed: int) -> Act:
+def trained(stepper: Stepper, greedy: bool) -> Act:
     """A trained policy, with its memory."""
-    stepper = policy.stepper(seed)
     state = stepper.initial_state(1)
 
     def act(inputs: Inputs) -> Array:

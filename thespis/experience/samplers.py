@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
+from thespis.core.types import Array
 from thespis.experience.sum_tree import SumTree
-from thespis.types import Array
 
 
 class Sampler(Protocol):

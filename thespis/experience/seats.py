@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from thespis.core.types import Acted, Array, Inputs, State, Stream, Tree, Unroll, Version, map_tree
 from thespis.envs.autoreset import EnvStep
+from thespis.envs.inputs import next_inputs
 from thespis.experience.writers import UnrollWriter
-from thespis.roles.actor import next_inputs
-from thespis.types import Acted, Array, Inputs, State, Stream, Tree, Unroll, Version, map_tree
 
 _FIRST, _TERMINATED, _TRUNCATED, _VALID = 1, 2, 4, 8
 

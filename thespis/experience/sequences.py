@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from thespis.algorithms.updates.priorities import mixed
 from thespis.algorithms.updates.rescaling import rescale, unscale
+from thespis.core.types import Array, Inputs, Sequences, State, Unroll, map_tree
 from thespis.experience.steps import GOES_ON, NOTHING, TERMINATED, Steps
-from thespis.types import Array, Inputs, Sequences, State, Unroll, map_tree
 
 
 class Shape(NamedTuple):
@@ -205,15 +206,6 @@ def n_steps(rewards: Array, ends: Array, valid: Array, n: int, discount: float) 
         ahead += going
         going[here] &= ends[there] == GOES_ON
     return returns, discounts, ahead
-
-
-def mixed(errors: Array, valid: Array, eta: float) -> Array:
-    """eta * max + (1 - eta) * mean of the errors `[T, N]` that are valid: float32 `[N]`, NaN where none is."""
-    largest = np.where(valid, errors, 0.0).max(0)
-    number = valid.sum(0)
-    mean = np.where(valid, errors, 0.0).sum(0) / np.maximum(number, 1)
-    priorities: Array = np.where(number > 0, eta * largest + (1.0 - eta) * mean, np.nan).astype(np.float32)
-    return priorities
 
 
 def _masked(rows: Array, keep: Array) -> Array:

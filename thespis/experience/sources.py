@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from thespis.edges import Draw, InsertStream, Prioritise, Sample
+from thespis.core.context import Context
+from thespis.core.edges import Draw, InsertStream, Prioritise, Sample
+from thespis.core.types import Array, Drawn, Stream, Unroll, Version
 from thespis.experience.joined import joined
 from thespis.experience.writers import concatenate
-from thespis.runtime.context import Context
-from thespis.types import Array, Drawn, Stream, Unroll, Version
 
 
 class Batches:

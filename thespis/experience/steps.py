@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from thespis.types import Array, Tree, Unroll, empty_tree, map_tree
+from thespis.core.types import Array, Tree, Unroll, empty_tree, map_tree
 
 GOES_ON, TERMINATED, TRUNCATED = 0, 1, 2
 NOTHING = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from thespis.types import Array
+from thespis.core.types import Array
 
 _FAN = 4
 _TOP = 1024

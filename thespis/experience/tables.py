@@ -10,16 +10,16 @@ from gymnasium.spaces import Dict
 
 from thespis.algorithms.r2d2 import Sequences
 from thespis.algorithms.updates.rewards import shape_rewards
-from thespis.config import ReplayConfig, RewardConfig
+from thespis.core.config import ReplayConfig, RewardConfig
+from thespis.core.errors import ThespisError
+from thespis.core.system.memory import available_memory
+from thespis.core.types import Array, Tree
 from thespis.envs.spaces import Spaces, action_row, leaves
-from thespis.errors import ThespisError
 from thespis.experience.n_step import NStep
 from thespis.experience.samplers import Fifo, Prioritised, Sampler, Uniform
 from thespis.experience.sequences import SequenceWindow, Shape
 from thespis.experience.steps import Layout, Steps
 from thespis.experience.window import Window
-from thespis.memory import available_memory
-from thespis.types import Array, Tree
 
 _SHARE = 0.8
 """Of the memory that is free, this much may go to a replay: the rest of the run needs some too."""

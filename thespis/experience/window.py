@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from thespis.core.types import Array, Drawn, Unroll
 from thespis.experience.steps import Steps
-from thespis.types import Array, Drawn, Unroll
 
 
 class Window(Protocol):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from thespis.core.context import Context
+from thespis.core.types import Array, Inputs, State, Unroll, Version
 from thespis.envs.autoreset import Environments
+from thespis.envs.inputs import first_inputs, next_inputs
 from thespis.experience.writers import UnrollWriter
 from thespis.networks.acting import Stepper
-from thespis.roles.actor import first_inputs, next_inputs
-from thespis.runtime.context import Context
-from thespis.types import Array, Inputs, State, Unroll, Version
 
 
 class Windows:

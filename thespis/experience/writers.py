@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from thespis.core.types import Acted, Array, Inputs, State, Tree, Unroll, Version, empty_tree, map_tree, parts_of
 from thespis.envs.autoreset import EnvStep
-from thespis.types import Acted, Array, Inputs, State, Tree, Unroll, Version, empty_tree, map_tree, parts_of
 
 
 class UnrollWriter:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
+from thespis.core.types import Acted, Array, Inputs, State, map_tree
 from thespis.networks.fast import NumpyPolicy, numpy_policy
 from thespis.networks.heads import EpsilonGreedy, Explores
 from thespis.networks.inputs import TensorInputs, as_tensor
 from thespis.networks.policies import PolicyNetwork
-from thespis.types import Acted, Array, Inputs, State, map_tree
 
 
 class Stepper:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
+from thespis.core.user_code import resolve
 from thespis.networks.init import init_network
-from thespis.user_code import resolve
 
 if TYPE_CHECKING:
-    from thespis.config import NetworkConfig
+    from thespis.core.config import NetworkConfig
     from thespis.envs.spaces import Spaces
     from thespis.networks.policies import PolicyNetwork
 

@@ -10,14 +10,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.config import DPGNetworkConfig
-from thespis.errors import ThespisError
+from thespis.core.config import DPGNetworkConfig
+from thespis.core.errors import ThespisError
+from thespis.core.types import Acted, Array, Inputs, State, map_tree
 from thespis.networks.acting import Stepper
 from thespis.networks.encoder import Encoder
 from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
 from thespis.networks.policies import Agent, Output
 from thespis.networks.torso import MLP
-from thespis.types import Acted, Array, Inputs, State, map_tree
 
 _SMALL = 3e-3
 """Bound of the last layers' first weights (Lillicrap et al., 2016): actions start in the middle, values at zero."""

@@ -9,8 +9,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.config import NetworkConfig
-from thespis.errors import ThespisError
+from thespis.core.config import NetworkConfig
+from thespis.core.errors import ThespisError
 from thespis.networks.images import NATURE_MIN_SIDE, is_image, least_side
 from thespis.networks.inputs import TensorTree
 from thespis.networks.normalize import Normalizer

@@ -11,8 +11,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.config import EvolvedNetworkConfig
-from thespis.errors import ThespisError
+from thespis.core.config import EvolvedNetworkConfig
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array, Inputs, Tree, map_tree
 from thespis.networks.acting import Stepper, export_weights, load_weights
 from thespis.networks.heads import DiagGaussian, build_distribution
 from thespis.networks.init import orthogonal
@@ -20,7 +21,6 @@ from thespis.networks.inputs import TensorInputs, as_tensors
 from thespis.networks.moments import Moments
 from thespis.networks.normalize import Normalizer
 from thespis.networks.policies import Agent, Output, PolicyNetwork
-from thespis.types import Array, Inputs, Tree, map_tree
 
 
 class Evolved(Agent):

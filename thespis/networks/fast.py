@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
+from thespis.core.types import Array, Tree
 from thespis.networks.policies import ActorCritic, PolicyNetwork
 from thespis.networks.q import QNetwork
 from thespis.networks.torso import VectorTorso
-from thespis.types import Array, Tree
 
 _LARGEST = 256
 """Widest layer for which numpy wins."""

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor
 
-from thespis.errors import ThespisError
-from thespis.types import Array
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 

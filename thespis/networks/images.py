@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 
-from thespis.config import NetworkConfig
+from thespis.core.config import NetworkConfig
 
 NATURE_MIN_SIDE = 36
 """Smallest image side that the three unpadded convolutions of `NatureCNN` leave anything of."""

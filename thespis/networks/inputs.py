@@ -1,4 +1,4 @@
-"""Inputs as tensors: the same fields as `thespis.types.Inputs`, without copying."""
+"""Inputs as tensors: the same fields as `thespis.core.types.Inputs`, without copying."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thespis.types import Array, Inputs, Tree, map_tree
+from thespis.core.types import Array, Inputs, Tree, map_tree
 
 TensorTree = Tensor | dict[str, Tensor]
 
 
 @dataclass(slots=True)
 class TensorInputs:
-    """`thespis.types.Inputs` for a network; leading axes always `[T, B]`."""
+    """`thespis.core.types.Inputs` for a network; leading axes always `[T, B]`."""
 
     obs: TensorTree
     first: Tensor

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from thespis.types import Array
+from thespis.core.types import Array
 
 _MANY = 4_000
 """Numbers in the widest layer from which the Python of a function of our own is made up for."""

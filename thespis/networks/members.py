@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
-from thespis.config import EvolvedNetworkConfig
+from thespis.core.config import EvolvedNetworkConfig
+from thespis.core.types import Array, Tree
 from thespis.envs.spaces import Spaces
 from thespis.networks.moments import Moments
-from thespis.types import Array, Tree
 
 
 class Members(Protocol):

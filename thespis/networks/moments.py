@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from thespis.types import Array
+from thespis.core.types import Array
 
 LIMIT = 10.0
 """Normalised observations are clipped to this many standard deviations."""

@@ -9,14 +9,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.config import NetworkConfig
+from thespis.core.config import NetworkConfig
+from thespis.core.types import map_tree
 from thespis.networks.encoder import Encoder
 from thespis.networks.heads import DiagGaussian, Distribution, build_distribution
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs, TensorTree
 from thespis.networks.layers import branch
 from thespis.networks.recurrent import LSTMCore
-from thespis.types import map_tree
 
 
 class Output(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.config import QNetworkConfig
+from thespis.core.config import QNetworkConfig
 from thespis.networks.heads import EpsilonGreedy, count_actions
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs

@@ -9,14 +9,14 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.config import CEMConfig, DPGNetworkConfig, ScoredNetworkConfig
+from thespis.core.config import CEMConfig, DPGNetworkConfig, ScoredNetworkConfig
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array, map_tree
 from thespis.envs.spaces import action_parts, action_row
-from thespis.errors import ThespisError
 from thespis.networks.cem import Parts, Score, search, split, uniform
 from thespis.networks.dpg import Critic
 from thespis.networks.inputs import TensorInputs, TensorTree
 from thespis.networks.policies import Output
-from thespis.types import Array, map_tree
 
 _GREEDY_SEED = 0
 """A greedy search draws the same samples every time, so that it is a function of the observation."""

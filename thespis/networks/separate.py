@@ -7,7 +7,7 @@ from typing import Any
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.config import NetworkConfig
+from thespis.core.config import NetworkConfig
 from thespis.networks.heads import StochasticPolicy, build_distribution
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs, TensorTree

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 from thespis.networks.images import NATURE_MIN_SIDE
 from thespis.networks.init import orthogonal
 from thespis.networks.layers import perceive

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from thespis.cores import available_cores
-from thespis.errors import ThespisError
-from thespis.plain import load_yaml
+from thespis.core.config_io import load_yaml
+from thespis.core.errors import ThespisError
+from thespis.core.system.cores import available_cores
+from thespis.core.system.files import read_text
+from thespis.core.types import Array
 from thespis.report.perform import Failure
 from thespis.report.plan import FINISHED, Plan, network_line
 from thespis.report.statistics import Band, Estimate, band, estimate
 from thespis.runs.directory import RunDirectory
-from thespis.runs.files import read_text
 from thespis.runs.monitor import WINDOW, Mark
-from thespis.trained import Trained
-from thespis.types import Array
+from thespis.training.run import Trained
 
 
 class Run:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 
-from thespis.errors import ThespisError
-from thespis.plain import load_yaml
+from thespis.core.config_io import load_yaml
+from thespis.core.errors import ThespisError
 from thespis.report import plots
 from thespis.report.collect import Run
 from thespis.report.statistics import Band, band, smoothed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from thespis.cores import available_cores
+from thespis.core.system.cores import available_cores
 from thespis.report.collect import Entry
 from thespis.report.statistics import Estimate, quantile
 from thespis.runs.figures import number

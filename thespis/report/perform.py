@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thespis.errors import ThespisError
-from thespis.launch import launch
+from thespis.core.errors import ThespisError
 from thespis.report.plan import FINISHED, Plan
 from thespis.runs.directory import RunDirectory
 from thespis.runs.ending import spent, training_return
-from thespis.trained import RunFailed, Trained
+from thespis.training.launch import launch
+from thespis.training.run import RunFailed, Trained
 
 
 @dataclass(frozen=True)

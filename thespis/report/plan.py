@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thespis.config import Experiment, NetworkConfig
-from thespis.errors import ThespisError
-from thespis.launch import check, defaults
-from thespis.plain import load_yaml, to_dict
+from thespis.core.config import Experiment, NetworkConfig
+from thespis.core.config_io import load_yaml, to_dict
+from thespis.core.errors import ThespisError
+from thespis.core.settings import given_fields
+from thespis.core.user_code import resolve
 from thespis.runs.figures import number
-from thespis.settings import given_fields
-from thespis.user_code import resolve
+from thespis.training.launch import check
+from thespis.training.registry import defaults
 
 FINISHED = ("total_steps", "total_seconds", "return_reached")
 """Reasons for which a run ends that has had its budget."""

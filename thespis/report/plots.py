@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 from thespis.report.collect import Comparison, Entry
 from thespis.report.statistics import Band, Estimate
 from thespis.runs.figures import number

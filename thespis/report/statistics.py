@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from thespis.types import Array
+from thespis.core.types import Array
 
 POINTS = 200
 """Points of a curve: more than a screen shows."""

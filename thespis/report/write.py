@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from thespis.core.system.commit import commit_file, to_json
 from thespis.report import plots
 from thespis.report.collect import Comparison
 from thespis.report.html import page
 from thespis.report.text import CAPTIONS, markdown
-from thespis.runs.commit import commit_file, to_json
 
 
 def write(comparison: Comparison, out: Path) -> None:

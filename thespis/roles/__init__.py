@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from thespis.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
     from thespis.roles.averaging_server import AveragingServer
-    from thespis.roles.controller import Controller
     from thespis.roles.coordinator import Coordinator
     from thespis.roles.demonstrations import Demonstrations
     from thespis.roles.evaluator import Evaluator
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from thespis.roles.replay import Replay, TrainBuffer
     from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.table import ReplayTable
-    from thespis.roles.trainer import Trainer
     from thespis.roles.updater import BellmanUpdater
     from thespis.roles.weights import WeightStore
 
@@ -28,7 +27,6 @@ __all__ = [
     "Actor",
     "AveragingServer",
     "BellmanUpdater",
-    "Controller",
     "Coordinator",
     "Demonstrations",
     "Evaluator",
@@ -42,34 +40,26 @@ __all__ = [
     "ReplayTable",
     "SharedParameters",
     "TrainBuffer",
-    "Trainer",
     "WeightStore",
 ]
 
-_HOMES = {
-    "Actor": "actor",
-    "Controller": "controller",
-    "AveragingServer": "averaging_server",
-    "BellmanUpdater": "updater",
-    "Coordinator": "coordinator",
-    "Demonstrations": "demonstrations",
-    "Evaluator": "evaluator",
-    "EvolutionWorker": "evolution_worker",
-    "InferenceServer": "inference",
-    "Learner": "learner",
-    "LocalPolicy": "policy",
-    "ParameterServer": "parameter_server",
-    "RemotePolicy": "policy",
-    "Replay": "replay",
-    "ReplayTable": "table",
-    "SharedParameters": "shared_parameters",
-    "Trainer": "trainer",
-    "TrainBuffer": "replay",
-    "WeightStore": "weights",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"thespis.roles has no role {name!r}")
-    return getattr(importlib.import_module(f"thespis.roles.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "actor": "Actor",
+        "averaging_server": "AveragingServer",
+        "coordinator": "Coordinator",
+        "demonstrations": "Demonstrations",
+        "evaluator": "Evaluator",
+        "evolution_worker": "EvolutionWorker",
+        "inference": "InferenceServer",
+        "learner": "Learner",
+        "parameter_server": "ParameterServer",
+        "policy": "LocalPolicy RemotePolicy",
+        "replay": "Replay TrainBuffer",
+        "shared_parameters": "SharedParameters",
+        "table": "ReplayTable",
+        "updater": "BellmanUpdater",
+        "weights": "WeightStore",
+    },
+)

@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-import numpy as np
-
-from thespis.edges import Insert
+from thespis.core.context import Context
+from thespis.core.edges import Insert
+from thespis.core.service import RoleDescription
+from thespis.core.types import Acted, Inputs, State, Unroll, Version
 from thespis.envs.autoreset import Environments, EnvStep
-from thespis.envs.spaces import action_row
+from thespis.envs.inputs import first_inputs, next_inputs
 from thespis.experience.writers import UnrollWriter
-from thespis.runtime.context import Context
-from thespis.service import RoleDescription
-from thespis.types import Acted, Array, Inputs, State, Tree, Unroll, Version
 
 
 class Policy(Protocol):
@@ -158,19 +156,3 @@ class Actor:
     def _prepare(self) -> None:
         if self._before_unroll is not None:
             self._before_unroll()
-
-
-def first_inputs(obs: Tree, envs: Environments) -> Inputs:
-    """What a policy is given at the first step: episodes open everywhere, and nothing led there."""
-    batch = envs.num_envs
-    no_action = np.repeat(action_row(envs.action_space)[None], batch, 0)
-    return Inputs(obs, np.ones(batch, np.bool_), no_action, np.zeros(batch, np.float32))
-
-
-def next_inputs(step: EnvStep, actions: Array) -> Inputs:
-    """What a policy is given after a step; an episode that opens has no last action or reward."""
-    if step.usual:
-        return Inputs(step.obs, step.first, actions, step.rewards)
-    keep = ~step.first
-    shaped = keep.reshape(-1, *(1,) * (actions.ndim - 1))
-    return Inputs(step.obs, step.first, actions * shaped, step.rewards * keep)

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from thespis.budget import Budget
-from thespis.config import OptimizerConfig
+from thespis.core.budget import Budget
+from thespis.core.config import OptimizerConfig
+from thespis.core.context import Context
+from thespis.core.service import Method
+from thespis.core.types import Array, Layout, Slice, Version
 from thespis.roles.parameter_server import ParameterServer
-from thespis.runtime.context import Context
-from thespis.service import Method
-from thespis.types import Array, Layout, Slice, Version
 
 
 class AveragingServer(ParameterServer):

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from thespis.algorithms.updates.evolution import Evolution, Generation
-from thespis.budget import Budget, Spending
+from thespis.core.budget import Budget, Spending
+from thespis.core.context import Context
+from thespis.core.finite import check_finite
+from thespis.core.messages import Place
+from thespis.core.service import Method, RoleDescription
+from thespis.core.types import Array, Episode, Version, Versioned
 from thespis.exchange.noise import NoiseTable
-from thespis.exchange.shared import Place
-from thespis.finite import check_finite
 from thespis.networks.moments import Moments, merge
-from thespis.runtime.context import Context
-from thespis.service import Method, RoleDescription
-from thespis.types import Array, Episode, Version, Versioned
 
 if TYPE_CHECKING:
     from thespis.algorithms.es import ES

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
+from thespis.core.program import Edge
+from thespis.core.service import Method, RoleDescription
+from thespis.core.types import Array, Drawn, Stream, Unroll
 from thespis.experience.limiters import SamplesPerInsert
-from thespis.program import Edge
 from thespis.roles.table import ReplayTable
-from thespis.service import Method, RoleDescription
-from thespis.types import Array, Drawn, Stream, Unroll
 
 
 class Demonstrations(ReplayTable):

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from thespis.core.context import Context
+from thespis.core.service import RoleDescription
+from thespis.core.types import Array, Episode
 from thespis.envs.autoreset import Environments
 from thespis.envs.infos import means, metric
-from thespis.roles.actor import first_inputs, next_inputs
+from thespis.envs.inputs import first_inputs, next_inputs
 from thespis.roles.policy import LocalPolicy
-from thespis.runtime.context import Context
-from thespis.service import RoleDescription
-from thespis.types import Array, Episode
 
 _SIDE_BY_SIDE = 16
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from thespis.algorithms.updates.evolution import Evolution, episode_seed
-from thespis.edges import PlaceOrder
+from thespis.core.context import Context
+from thespis.core.edges import PlaceOrder
+from thespis.core.service import RoleDescription
+from thespis.core.types import Array, Episode, Tree
 from thespis.envs.autoreset import Environments
 from thespis.envs.infos import metric
 from thespis.exchange.noise import find_noise
 from thespis.networks.members import Members
 from thespis.networks.moments import Moments
 from thespis.roles.coordinator import Ask, Order, Result, Snapshot, WorkPlan
-from thespis.runtime.context import Context
-from thespis.service import RoleDescription
-from thespis.types import Array, Episode, Tree
 
 if TYPE_CHECKING:
     from thespis.algorithms.es import ES
@@ -38,7 +38,7 @@ class EvolutionWorker:
         plan: WorkPlan,
         envs: Environments,
         members: Members,
-        order: PlaceOrder,
+        order: PlaceOrder[Ask, Result, Order],
     ) -> None:
         self._ctx, self._algorithm, self._plan = ctx, algorithm, plan
         self._envs, self._members, self._order = envs, members, order

@@ -5,47 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from thespis.edges import Next
+from thespis.core import eager
+from thespis.core.context import Context
+from thespis.core.edges import Next
+from thespis.core.messages import Answer
+from thespis.core.service import Method, RoleDescription
+from thespis.core.types import Acted, Array, Inputs, State, Stream, Tree, Unroll, Version, Versioned, map_tree
 from thespis.experience.seats import Seat, Seats, Told
-from thespis.runtime import eager
-from thespis.runtime.context import Context
-from thespis.service import Method, RoleDescription
-from thespis.types import Acted, Array, Inputs, State, Stream, Tree, Unroll, Version, Versioned, map_tree
+from thespis.transport.inference import AnyDoor, Asker
 
 if TYPE_CHECKING:
+    from thespis.core.messages import Invitation
     from thespis.networks.acting import Stepper
-    from thespis.wire.schema import Invitation
-
-
-class Answer(NamedTuple):
-    """`actions`: `[B, ...]`, `logp`: float32 `[B]`, by weights of the packed `version`."""
-
-    actions: Array
-    logp: Array
-    version: int
 
 
 HandOver = Callable[[Stream, Unroll], Awaitable[Any]]
 """What takes finished unrolls."""
 Explore = Callable[[Told], Array]
 """How often each environment's action is not the best one, `[B]`."""
-
-
-class Asker(Protocol):
-    """Who waits for an answer."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether nobody waits any longer."""
-
-    def give(self, answer: Answer) -> None: ...
-
-
-Ask = Callable[[Told, Asker], None]
 
 
 class Promise:
@@ -72,14 +53,6 @@ class Asked:
     rows: int
     epsilon: Array | None
     asker: Asker
-
-
-class AnyDoor(Protocol):
-    """Where actors come in with streams of their own."""
-
-    async def invite(self, stream: Stream, ask: Ask) -> Invitation: ...
-
-    async def close(self) -> None: ...
 
 
 class InferenceServer:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from thespis.algorithms.updates.update import Gradients, Update
-from thespis.edges import Publish
-from thespis.errors import NonFiniteLoss
-from thespis.finite import check_finite
-from thespis.runtime.context import Context
-from thespis.service import RoleDescription
-from thespis.types import Array, Version, Versioned, lags
+from thespis.core.context import Context
+from thespis.core.edges import Publish
+from thespis.core.errors import NonFiniteLoss
+from thespis.core.finite import check_finite
+from thespis.core.service import RoleDescription
+from thespis.core.types import Array, Version, Versioned, lags
 
 if TYPE_CHECKING:
     from torch import Tensor

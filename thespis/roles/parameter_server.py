@@ -9,15 +9,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from thespis.algorithms.updates.flat import Flat, build_flat, decayed
-from thespis.budget import Budget, Spending
-from thespis.config import OptimizerConfig
-from thespis.errors import ThespisError
+from thespis.core.budget import Budget, Spending
+from thespis.core.config import OptimizerConfig
+from thespis.core.context import Context
+from thespis.core.errors import ThespisError
+from thespis.core.finite import CHECK_SECONDS, check_finite
+from thespis.core.program import Edge
+from thespis.core.service import Method, RoleDescription
+from thespis.core.types import Array, Layout, Slice, Stamp, Version
 from thespis.exchange.precision import decode
-from thespis.finite import CHECK_SECONDS, check_finite
-from thespis.program import Edge
-from thespis.runtime.context import Context
-from thespis.service import Method, RoleDescription
-from thespis.types import Array, Layout, Slice, Stamp, Version
 
 
 class Pending(NamedTuple):

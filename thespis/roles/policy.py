@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from thespis.edges import Act
-from thespis.edges import Pull as Pull
+from thespis.core.context import Context
+from thespis.core.edges import Act
+from thespis.core.edges import Pull as Pull
+from thespis.core.types import Acted, Array, Inputs, State, Stream, Version, Versioned, unpacked
 from thespis.envs.autoreset import EnvStep
 from thespis.experience.seats import tell
-from thespis.runtime.context import Context
-from thespis.types import Acted, Array, Inputs, State, Stream, Version, Versioned, unpacked
 
 if TYPE_CHECKING:
     from thespis.networks.acting import Stepper

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from thespis.errors import ThespisError
+from thespis.core.context import Context
+from thespis.core.errors import ThespisError
+from thespis.core.opaque import unseal
+from thespis.core.program import Edge
+from thespis.core.service import Method, RoleDescription
+from thespis.core.types import Array, flatten, unflatten
 from thespis.experience.limiters import Limiter, Queue
-from thespis.program import Edge
-from thespis.runtime.context import Context
-from thespis.sealed import unseal
-from thespis.service import Method, RoleDescription
-from thespis.types import Array, flatten, unflatten
 
 
 class Replay:

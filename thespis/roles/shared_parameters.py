@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from thespis.algorithms.updates.flat import build_flat
-from thespis.config import OptimizerConfig
-from thespis.exchange.shared import Block, Place
-from thespis.runtime.context import Context
-from thespis.service import Method, RoleDescription
-from thespis.types import Array, Layout, Slice, Version
+from thespis.core.config import OptimizerConfig
+from thespis.core.context import Context
+from thespis.core.messages import Place
+from thespis.core.service import Method, RoleDescription
+from thespis.core.types import Array, Layout, Slice, Version
+from thespis.exchange.shared import Block
 
 
 class SharedParameters:

@@ -8,15 +8,15 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from thespis.errors import ThespisError
+from thespis.core.context import Context
+from thespis.core.errors import ThespisError
+from thespis.core.program import Edge
+from thespis.core.service import Method, RoleDescription
+from thespis.core.types import Array, Drawn, Stream, Unroll
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.samplers import Sampler
 from thespis.experience.steps import Steps
 from thespis.experience.window import Window
-from thespis.program import Edge
-from thespis.runtime.context import Context
-from thespis.service import Method, RoleDescription
-from thespis.types import Array, Drawn, Stream, Unroll
 
 
 class Open(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from thespis.edges import InsertLabelled, Pull
-from thespis.runtime.context import Context
-from thespis.service import RoleDescription
-from thespis.types import Labelled, Version
+from thespis.core.context import Context
+from thespis.core.edges import InsertLabelled, Pull
+from thespis.core.service import RoleDescription
+from thespis.core.types import Labelled, Version
 
 if TYPE_CHECKING:
     from thespis.algorithms.updates.qtopt import Labeller

@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from typing import ClassVar
 
-from thespis.runtime.context import Context
-from thespis.service import Method, RoleDescription
-from thespis.types import Version, Versioned
+from thespis.core.context import Context
+from thespis.core.service import Method, RoleDescription
+from thespis.core.types import Version, Versioned
 
 
 class WeightStore:

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 
 _MOST_WAITING = 1000
 """Calls that may wait for a slow callback; further rows are left out, so that a hanging one does not fill memory."""

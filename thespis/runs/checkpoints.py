@@ -24,10 +24,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
-from thespis.errors import ThespisError
-from thespis.runs import commit
-from thespis.runs.files import open_regular, read_bytes
-from thespis.types import Array, uncut
+from thespis.core.errors import ThespisError
+from thespis.core.system import commit
+from thespis.core.system.files import open_regular, read_bytes
+from thespis.core.types import Array, uncut
 
 META = "meta.json"
 BEST = "best.json"

@@ -10,9 +10,9 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from thespis.errors import ThespisError
-from thespis.runs.commit import commit_file, overwrite, sweep, to_json
-from thespis.runs.files import read_bytes
+from thespis.core.errors import ThespisError
+from thespis.core.system.commit import commit_file, overwrite, sweep, to_json
+from thespis.core.system.files import read_bytes
 
 
 class RunDirectory:

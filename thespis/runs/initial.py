@@ -12,12 +12,12 @@ from pathlib import Path
 
 from safetensors.numpy import save
 
-from thespis.config import Experiment
-from thespis.errors import ThespisError
-from thespis.runs import commit
+from thespis.core.config import Experiment
+from thespis.core.errors import ThespisError
+from thespis.core.system import commit
+from thespis.core.types import Array
 from thespis.runs.checkpoints import Checkpoints, load_arrays, policy_weights
 from thespis.runs.directory import RunDirectory
-from thespis.types import Array
 
 FILE = "initial.safetensors"
 _LISTED = 8

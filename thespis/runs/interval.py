@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from thespis.runtime.context import Report, Stat
+from thespis.core.context import Report, Stat
 
 
 @dataclass

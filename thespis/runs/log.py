@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 
 _MOST_BYTES = 16 << 20
 _HEAD_BYTES, _TAIL_BYTES = 1 << 20, 4 << 20

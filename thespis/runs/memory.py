@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Dict, Space
 
-from thespis.config import Experiment
+from thespis.core.config import Experiment
+from thespis.core.errors import ThespisError
+from thespis.core.system.memory import available_memory
 from thespis.envs.spaces import Spaces
-from thespis.errors import ThespisError
-from thespis.memory import available_memory
 
 PROCESS_BYTES = 300 << 20
 """What a process takes that has imported torch and built a small network (measured: 280 MB, of which 90 are shared)."""

@@ -11,10 +11,10 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from thespis.core.context import Report, Stat, Traffic
+from thespis.core.types import Episode
 from thespis.envs.infos import means, metric
 from thespis.runs.interval import Interval, RoleTotal
-from thespis.runtime.context import Report, Stat, Traffic
-from thespis.types import Episode
 
 WINDOW = 100
 """Training episodes that the mean return is taken over, as in Stable-Baselines3."""

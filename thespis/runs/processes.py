@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from thespis.program import Program
+from thespis.core.program import Program
 from thespis.runs.monitor import Monitor
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from thespis.finite import check_finite
-from thespis.program import Program
+from thespis.core.finite import check_finite
+from thespis.core.program import Program
 from thespis.runs.checkpoints import Checkpoints, carry_over, policy_weights, saved, weights_sha256
 
 

@@ -19,7 +19,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
 
 
 class Untrusted(ThespisError):

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from thespis.runs.commit import commit_file, to_json
+from thespis.core.system.commit import commit_file, to_json
+from thespis.core.system.files import read_bytes
 from thespis.runs.directory import RunDirectory
-from thespis.runs.files import read_bytes
 
 
 class MetricsWriter:

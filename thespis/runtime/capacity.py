@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from thespis import cgroups
-from thespis.config import Experiment, NetworkConfig
-from thespis.errors import ThespisError
-from thespis.memory import available_memory
-from thespis.program import Program
-from thespis.settings import is_inline
+from thespis.core.config import Experiment, NetworkConfig
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
+from thespis.core.settings import is_inline
+from thespis.core.system import cgroups
+from thespis.core.system.memory import available_memory
 
 PROCESS_BYTES = 100 << 20
 """Memory that a process has for itself when it has imported torch and built a small role (measured: 137 MB)."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import uvloop
 
+from thespis.core.step_count import StepCount
 from thespis.runtime.control import Control
 from thespis.runtime.host import Host, Start
 from thespis.runtime.process import Status, die_with_parent
-from thespis.runtime.steps import StepCount
-from thespis.runtime.transport import Arena, Connection, PeerArena
+from thespis.transport.connection import Arena, Connection, PeerArena
 
 
 class LocalHost:

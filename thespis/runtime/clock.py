@@ -11,10 +11,11 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from thespis.runtime.context import AHEAD, Context, Identity, Report
+from thespis.core.context import AHEAD, Context, Identity, Report
 from thespis.runtime.process import Status
+from thespis.transport.calls import PendingReply
 
 T = TypeVar("T")
 
@@ -22,20 +23,6 @@ _BLOCK_SECONDS = 0.002
 """How long a role that is alone waits for an answer before its process looks at anything else."""
 _YIELD_SECONDS, _MOST_YIELD_SECONDS = 0.05, 0.2
 """How long a role may work before the process looks at its sockets: a stop is then never far away."""
-
-
-class HasAnswers(Protocol):
-    """Where answers come from."""
-
-    def take(self, seconds: float = 0.0) -> None: ...
-
-
-class Sent(asyncio.Future[Any]):
-    """The answer to a call that went to another process, and the line on which it is expected, if there is one yet."""
-
-    def __init__(self, line: HasAnswers | None) -> None:
-        super().__init__()
-        self.line = line
 
 
 class LocalContext(Context):
@@ -86,7 +73,7 @@ class LocalContext(Context):
         return super().take_report()
 
     def attend(self, answer: asyncio.Future[Any]) -> None:
-        if isinstance(answer, Sent) and answer.line is not None:
+        if isinstance(answer, PendingReply) and answer.line is not None:
             # Who asks ahead has something else to do meanwhile.
             answer.line.take(0.0 if AHEAD.get() else self._patience)
 

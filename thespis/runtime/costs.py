@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from thespis.errors import ThespisError
-from thespis.yaml_file import read_yaml
+from thespis.core.errors import ThespisError
+from thespis.core.yaml_file import read_yaml
 
 Seconds = float | tuple[float, float]
 """Always as long, or between two times."""

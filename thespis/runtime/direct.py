@@ -14,9 +14,9 @@ import socket
 import struct
 from collections.abc import Callable
 
-from thespis.runtime import accept
 from thespis.runtime.process import ARENA_BYTES
-from thespis.runtime.transport import Arena, Connection, PeerArena, Received
+from thespis.transport import accept
+from thespis.transport.connection import Arena, Connection, PeerArena, Received
 
 TOKEN_BYTES = 32
 _HELLO = struct.Struct(f"<{TOKEN_BYTES}sH")  # token, bytes of the caller's name

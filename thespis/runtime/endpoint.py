@@ -11,25 +11,15 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from thespis.program import Edge, RoleSpec
+from thespis.core import eager
+from thespis.core.context import Asking, Context, Waiting
+from thespis.core.program import Edge, RoleSpec
+from thespis.core.service import describe
+from thespis.core.types import Array
 from thespis.runs.checkpoints import load_role
-from thespis.runtime import eager
-from thespis.runtime.context import Asking, Context, Waiting
-from thespis.service import describe
-from thespis.types import Array
-
-
-class Call(NamedTuple):
-    """One awaited call. `settled`: every sequence number below it has been answered and may be forgotten."""
-
-    caller: tuple[str, int, int]
-    sequence: int
-    settled: int
-    service: tuple[str, int]
-    method: str
-    args: tuple[Any, ...]
+from thespis.transport.calls import Call
 
 
 class Endpoint:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from thespis.errors import ThespisError
-from thespis.program import Program
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
 
 _NUMBER = r"\d+(?:\.\d*)?|\.\d+"
 _KILL = re.compile(rf"kill (?P<role>[\w-]+) (?P<index>\d+) at (?P<at>{_NUMBER})")

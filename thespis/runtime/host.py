@@ -16,19 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from thespis.errors import ThespisError
-from thespis.importing import importing
-from thespis.memory import available_memory
-from thespis.program import RoleSpec
+from thespis.core.context import Identity
+from thespis.core.errors import ThespisError
+from thespis.core.importing import importing
+from thespis.core.opaque import seal, unseal
+from thespis.core.program import RoleSpec
+from thespis.core.service import describe
+from thespis.core.step_count import StepCount
+from thespis.core.system.memory import available_memory
+from thespis.core.watch import watch_on
 from thespis.runs.checkpoints import save_role
-from thespis.runtime.clock import LocalContext, Sent
-from thespis.runtime.context import Identity
-from thespis.runtime.endpoint import Call, Endpoint, build, snapshot
+from thespis.runtime.clock import LocalContext
+from thespis.runtime.endpoint import Endpoint, build, snapshot
 from thespis.runtime.process import Status, peak_memory_mb
-from thespis.runtime.steps import StepCount
-from thespis.sealed import seal, unseal
-from thespis.service import describe
-from thespis.watch import watch_on
+from thespis.transport.calls import Call, PendingReply
 
 _WEIGH_SECONDS = 1.0
 """How often a process looks how much memory it has: that takes longer than a report."""
@@ -68,7 +69,7 @@ class Pending:
 
     home: str
     call: Call
-    answer: Sent
+    answer: PendingReply
     sent: int
     answered: Callable[[int], None]
 
@@ -169,7 +170,7 @@ class Host:
             call = call._replace(args=tuple(map(seal, call.args)))
         line = self._peers.get(home)
         sent = 0 if line is None else line.send((number, call))
-        answer = Sent(line)
+        answer = PendingReply(line)
         self._pending[number] = Pending(home, call, answer, sent, answered)
         return answer
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import cloudpickle
 
-from thespis.program import Program, RoleSpec
-from thespis.runtime.context import Identity
+from thespis.core.context import Identity
+from thespis.core.program import Program, RoleSpec
+from thespis.core.service import describe
 from thespis.runtime.host import Start
 from thespis.runtime.session import Session
-from thespis.service import describe
 
 _REPORT_SECONDS = 0.05
 """How stale the numbers of a process may be: from them it is decided when to stop."""

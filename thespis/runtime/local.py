@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from thespis.program import Program
-from thespis.runtime.context import Report
+from thespis.core.context import Report
+from thespis.core.program import Program
+from thespis.core.step_count import StepCount, shared_steps
+from thespis.core.system.reaper import guarded
 from thespis.runtime.host import Start
 from thespis.runtime.member import Gone
 from thespis.runtime.process import RUN_MARK, Child, spawn
 from thespis.runtime.session import Session
-from thespis.runtime.steps import StepCount, shared_steps
 from thespis.runtime.supervisor import Supervisor
-from thespis.runtime.warden import guarded
 
 _LOOK_SECONDS = 1.0
 """How often processes are looked at that a signal may have stopped."""

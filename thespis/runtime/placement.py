@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thespis.config import Experiment
-from thespis.errors import ThespisError
-from thespis.program import Program
+from thespis.core.config import Experiment
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,20 +23,23 @@ from typing import IO, Any
 
 import gymnasium as gym
 
-import thespis
-from thespis.env_config import EnvConfig
+from thespis.core.env_config import EnvConfig
+from thespis.core.errors import EnvError, ThespisError
+from thespis.core.system.reaper import guarded
+from thespis.core.user_code import resolve
 from thespis.envs.make import describe, find
 from thespis.envs.space_json import dump_spaces, load_spaces
 from thespis.envs.spaces import Spaces
-from thespis.errors import EnvError, ThespisError
 from thespis.runtime.process import ENVIRONMENT, RUN_MARK, die_with_parent
-from thespis.runtime.warden import guarded
-from thespis.user_code import resolve
 
 _STOCK = ("gymnasium.envs.", "ale_py.", "thespis.envs.")
 _START_SECONDS = 300.0
 """How long the process may take to start: imports over a network can take minutes."""
-_HIDDEN = ("<frozen", *(str(Path(module.__file__ or "").parent) for module in (thespis, gym, importlib)))
+_HIDDEN = (
+    "<frozen",
+    *(str(Path(module.__file__ or "").parent) for module in (gym, importlib)),
+    str(Path(__file__).parents[1]),
+)
 """Where the lines of a traceback stand that say nothing about the user's code."""
 _LINES = 12
 
@@ -148,9 +151,9 @@ def _stock(cfg: EnvConfig) -> bool:
 
 def _try(order: IO[bytes], tell: Any) -> None:
     """The child's side: every stage is told before it is entered."""
+    from thespis.core.importing import importing
+    from thespis.envs.inputs import first_inputs
     from thespis.envs.make import make
-    from thespis.importing import importing
-    from thespis.roles.actor import first_inputs
 
     tell(stage="import")
     with importing():

@@ -21,9 +21,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO
 
+from thespis.core.system.reaper import kill_marked
+from thespis.core.watch import Doing
 from thespis.runtime.control import Control
-from thespis.runtime.warden import kill_marked
-from thespis.watch import Doing
 
 _PR_SET_PDEATHSIG = 1
 _STEP, _MAKE, _CLOSE = 1, 2, 3

@@ -11,14 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from thespis.config import Experiment
+from thespis.core.config import Experiment
+from thespis.core.context import Report
+from thespis.core.errors import ThespisError
+from thespis.core.finite import NonFiniteWeights
+from thespis.core.program import Program, RoleSpec
+from thespis.core.service import describe
+from thespis.core.step_count import StepCount
+from thespis.core.system.commit import commit_file, to_json
 from thespis.envs.infos import metric
-from thespis.errors import ThespisError
-from thespis.finite import NonFiniteWeights
-from thespis.program import Program, RoleSpec
 from thespis.runs.callbacks import Callbacks
 from thespis.runs.checkpoints import Checkpoints, load_values, read_meta
-from thespis.runs.commit import commit_file, to_json
 from thespis.runs.directory import RunDirectory
 from thespis.runs.log import RunLog
 from thespis.runs.monitor import Identity, Monitor
@@ -28,9 +31,6 @@ from thespis.runs.screen import Screen
 from thespis.runs.stalls import StallDetector
 from thespis.runs.view import RealTime, View
 from thespis.runs.writers import MetricsWriter
-from thespis.runtime.context import Report
-from thespis.runtime.steps import StepCount
-from thespis.service import describe
 
 _LAST_UNROLL_SECONDS = 5.0
 """How long those who take steps may be at their last unrolls, once all steps are taken."""

@@ -15,19 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from thespis.errors import ThespisError
-from thespis.program import Program, RoleSpec, shared
+from thespis.core.context import Identity
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program, RoleSpec, shared
+from thespis.core.service import describe
+from thespis.core.step_count import StepCount
 from thespis.runs.checkpoints import save_role
 from thespis.runs.stalls import who_waits
-from thespis.runtime.context import Identity
 from thespis.runtime.costs import CostModel, message_bytes
-from thespis.runtime.endpoint import Call, build, snapshot
+from thespis.runtime.endpoint import build, snapshot
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
 from thespis.runtime.signals import stop_on_signal
-from thespis.runtime.steps import StepCount
 from thespis.runtime.virtual import Cores, Deadlock, Life, SimulatedContext, VirtualLoop
-from thespis.service import describe
+from thespis.transport.calls import Call
 
 _FLUSH_SECONDS = 0.05
 _CLOSE_FLUSH_SECONDS = 0.002

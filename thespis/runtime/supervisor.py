@@ -16,17 +16,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from thespis.errors import ThespisError
-from thespis.program import Program, shared
+from thespis.core.context import Report
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program, shared
+from thespis.core.service import describe
 from thespis.runtime.capacity import explain
 from thespis.runtime.checkpointing import SAVE_SECONDS, Checkpointer
-from thespis.runtime.context import Report
 from thespis.runtime.host import Start
 from thespis.runtime.layout import Layout
 from thespis.runtime.member import Member
 from thespis.runtime.session import Session
 from thespis.runtime.signals import handled
-from thespis.service import describe
 
 _TICK_SECONDS = 0.1
 _BACK_OFF = (0.5, 1.0, 2.0, 4.0, 8.0)

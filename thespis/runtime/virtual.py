@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from thespis.program import RoleSpec
-from thespis.runtime.context import Context, Identity, Job, T
+from thespis.core.context import Context, Identity, Job, T
+from thespis.core.program import RoleSpec
 from thespis.runtime.costs import CostModel
 from thespis.runtime.endpoint import Endpoint
 

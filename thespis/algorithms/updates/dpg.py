@@ -11,10 +11,10 @@ from torch import Tensor
 from thespis.algorithms.dpg import DPG
 from thespis.algorithms.updates.dqn import ValueUpdate
 from thespis.algorithms.updates.update import Gradients
-from thespis.errors import NonFiniteLoss
+from thespis.core.errors import NonFiniteLoss
+from thespis.core.types import Transitions, map_tree
 from thespis.networks.dpg import Critic, DPGNetwork
 from thespis.networks.inputs import as_tensor, as_tensors
-from thespis.types import Transitions, map_tree
 
 
 def action_slopes(critic: Critic, features: Tensor, actions: Tensor, bound: float) -> Tensor:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from thespis.algorithms.dqn import DQN
 from thespis.algorithms.updates.update import Gradients
-from thespis.errors import NonFiniteLoss
+from thespis.core.errors import NonFiniteLoss
+from thespis.core.types import Array, Transitions, Tree, map_tree
 from thespis.networks.acting import copy_weights, export_weights, load_weights
 from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
 from thespis.networks.policies import Agent, PolicyNetwork
-from thespis.types import Array, Transitions, Tree, map_tree
 
 
 def q_targets(rewards: Tensor, discounts: Tensor, target_q: Tensor, chooser_q: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from thespis.algorithms.updates.flat import build_flat, decayed
-from thespis.errors import ThespisError
-from thespis.types import Array
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array
 
 if TYPE_CHECKING:
     from thespis.algorithms.es import ES

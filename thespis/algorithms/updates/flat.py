@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from thespis.config import OptimizerConfig
-from thespis.errors import ThespisError
-from thespis.types import Array
+from thespis.core.config import OptimizerConfig
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array
 
 
 class Flat(Protocol):

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from thespis.core.types import map_tree
 from thespis.networks.inputs import TensorInputs
-from thespis.types import map_tree
 
 
 @dataclass(slots=True)

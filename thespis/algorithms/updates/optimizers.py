@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from thespis.config import OptimizerConfig
-from thespis.errors import ThespisError
-from thespis.types import Array
+from thespis.core.config import OptimizerConfig
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array
 
 
 class Optimizer:

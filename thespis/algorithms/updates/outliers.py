@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from thespis.algorithms.updates.update import Gradients, Minibatches, Update
-from thespis.types import Array
+from thespis.core.types import Array
 
 
 class OutlierFilter:

@@ -12,11 +12,11 @@ from torch import Tensor
 from thespis.algorithms.updates.gae import gae
 from thespis.algorithms.updates.minibatch import Minibatch
 from thespis.algorithms.updates.rewards import ReturnScale, shape_rewards
-from thespis.config import RewardConfig
+from thespis.core.config import RewardConfig
+from thespis.core.types import Array, Unroll, map_tree
 from thespis.networks.acting import copy_weights, weight_views
 from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
 from thespis.networks.policies import Agent, Output, PolicyNetwork, final_values
-from thespis.types import Array, Unroll, map_tree
 
 _LARGEST_REWARD = 10.0
 """Bound of normalised rewards: before many returns were seen, their spread says little."""

@@ -19,9 +19,9 @@ from thespis.algorithms.updates.policy_gradient import (
     total,
 )
 from thespis.algorithms.updates.update import Gradients
-from thespis.errors import NonFiniteLoss
+from thespis.core.errors import NonFiniteLoss
+from thespis.core.types import Unroll
 from thespis.networks.policies import PolicyNetwork
-from thespis.types import Unroll
 
 
 class PPOUpdate(PolicyUpdate):

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from thespis.algorithms.updates.update import Gradients
-from thespis.errors import NonFiniteLoss, ThespisError
+from thespis.core.errors import NonFiniteLoss, ThespisError
+from thespis.core.types import Array, Labelled, Transitions, Tree
 from thespis.networks.acting import export_weights, load_weights
 from thespis.networks.inputs import as_tensor, as_tensors
 from thespis.networks.scored import ScoredNetwork, scores
-from thespis.types import Array, Labelled, Transitions, Tree
 
 CROSS_ENTROPY = "cross-entropy"
 

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from thespis.algorithms.r2d2 import R2D2
 from thespis.algorithms.updates.dqn import ValueUpdate, td_loss, td_slopes
+from thespis.algorithms.updates.priorities import mixed
 from thespis.algorithms.updates.rescaling import rescale, unscale
 from thespis.algorithms.updates.update import Gradients
-from thespis.errors import NonFiniteLoss
-from thespis.experience.sequences import mixed
+from thespis.core.errors import NonFiniteLoss
+from thespis.core.types import Sequences, State, map_tree
 from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
 from thespis.networks.policies import PolicyNetwork
-from thespis.types import Sequences, State, map_tree
 
 
 def r2d2_targets(returns: Tensor, discounts: Tensor, ahead: Tensor, target_q: Tensor, chooser_q: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from thespis.types import Array
+from thespis.core.types import Array
 
 if TYPE_CHECKING:
     from torch import Tensor

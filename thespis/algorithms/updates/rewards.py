@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from thespis.errors import ThespisError
-from thespis.types import Array
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array
 
 if TYPE_CHECKING:
     from torch import Tensor

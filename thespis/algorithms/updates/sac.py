@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from thespis.algorithms.sac import SAC
 from thespis.algorithms.updates.update import Gradients
-from thespis.config import DPGNetworkConfig
-from thespis.errors import NonFiniteLoss
+from thespis.core.config import DPGNetworkConfig
+from thespis.core.errors import NonFiniteLoss
+from thespis.core.types import Array, Transitions, map_tree
 from thespis.networks.acting import copy_weights, export_weights, load_weights
 from thespis.networks.dpg import Critic, bounded, small
 from thespis.networks.heads import HALF_LOG_2PI
 from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
 from thespis.networks.policies import Agent, Output
-from thespis.types import Array, Transitions, map_tree
 
 LEAST_LOG_STD, MOST_LOG_STD = -20.0, 2.0
 """Range of the log-deviations (the authors' code)."""

@@ -17,11 +17,11 @@ from thespis.algorithms.updates.optimizers import Adam, export_state, restore_st
 from thespis.algorithms.updates.policy_gradient import PolicyUpdate, dot
 from thespis.algorithms.updates.ppo import normalised
 from thespis.algorithms.updates.update import Gradients
-from thespis.errors import NonFiniteLoss, ThespisError
+from thespis.core.errors import NonFiniteLoss, ThespisError
+from thespis.core.types import Array, Unroll
 from thespis.networks.heads import StochasticPolicy
 from thespis.networks.policies import PolicyNetwork
 from thespis.networks.separate import SeparateActorCritic
-from thespis.types import Array, Unroll
 
 Product = Callable[[Tensor], Tensor]
 """A symmetric matrix, known by what it makes of a vector `[N]`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from thespis.types import Array
+from thespis.core.types import Array
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,10 +18,10 @@ from thespis.algorithms.updates.policy_gradient import (
 from thespis.algorithms.updates.update import Gradients
 from thespis.algorithms.updates.vtrace_targets import Clips, VTraceReturns, vtrace
 from thespis.algorithms.vtrace import VTrace
-from thespis.errors import NonFiniteLoss
+from thespis.core.errors import NonFiniteLoss
+from thespis.core.types import Unroll
 from thespis.networks.inputs import as_tensor, tensor_inputs
 from thespis.networks.policies import Output, PolicyNetwork
-from thespis.types import Unroll
 
 
 def vtrace_loss(logp: Tensor, entropy: Tensor, values: Tensor, traced: VTraceReturns, weight: Tensor) -> PolicyTerms:

@@ -15,11 +15,11 @@ from typing import Any
 
 import ray
 
-from thespis.config import Experiment
-from thespis.cores import available_cores
-from thespis.errors import ThespisError
+from thespis.core.config import Experiment
+from thespis.core.errors import ThespisError
+from thespis.core.system.cores import available_cores
+from thespis.core.system.reaper import guarded
 from thespis.runtime.signals import kept_handlers
-from thespis.runtime.warden import guarded
 
 _MARK = "THESPIS_RAY"
 _TOKEN = secrets.token_hex(32)

@@ -15,8 +15,8 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from thespis.errors import ThespisError
-from thespis.program import Program
+from thespis.core.errors import ThespisError
+from thespis.core.program import Program
 from thespis.runtime.direct import TOKEN_BYTES
 from thespis.runtime.host import Start
 from thespis.runtime.member import Gone

@@ -20,13 +20,13 @@ import numpy as np
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, TaskCancelledError
 
-from thespis.errors import ThespisError
+from thespis.core.errors import ThespisError
+from thespis.core.opaque import dump, load
 from thespis.runtime.direct import Meeting
-from thespis.runtime.endpoint import Call
 from thespis.runtime.host import Host, Start
 from thespis.runtime.process import Status, status_page
-from thespis.runtime.transport import Connection
-from thespis.sealed import dump, load
+from thespis.transport.calls import Call
+from thespis.transport.connection import Connection
 
 ANSWER_SECONDS = 10.0
 """A process answers within this time, from a thread of its own, even if there is nothing to say."""

@@ -1,0 +1,1 @@
+"""The contract that roles, algorithms and runtimes share. Imports nothing else of Thespis."""

@@ -1,0 +1,1 @@
+"""Files, cores, memory and processes of this machine."""

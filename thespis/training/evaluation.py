@@ -1,0 +1,167 @@
+"""Playing episodes with a trained policy, and filming them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from gymnasium.spaces import Dict, Discrete, MultiDiscrete, Tuple
+
+from thespis.core.errors import ThespisError
+from thespis.core.types import Array, Episode
+from thespis.core.user_code import Spec
+from thespis.envs.autoreset import Environments
+from thespis.envs.infos import means
+from thespis.envs.inputs import first_inputs, next_inputs
+from thespis.envs.make import make
+from thespis.envs.spaces import AnySpace
+from thespis.training.run import Trained, TrainedPolicy
+
+
+@dataclass(slots=True)
+class Results:
+    """What was played; `cut`: which episodes did not end; `frames` of the first episode if it was filmed."""
+
+    checkpoint: str
+    fps: int
+    episodes: list[Episode] = field(default_factory=list)
+    cut: set[int] = field(default_factory=set)
+    frames: list[Array] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Episodes that a policy played, in order. Returns are the environment's own rewards, not clipped or scaled."""
+
+    returns: list[float]
+    lengths: list[int]
+    checkpoint: str
+    """Where the policy was taken from."""
+    info: dict[str, float] = field(default_factory=dict)
+    """Means of what the environment says as episodes end: `is_success`, and what --track-info names."""
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns."""
+        return float(np.std(self.returns))
+
+    @property
+    def mean_length(self) -> float:
+        return float(np.mean(self.lengths))
+
+
+def evaluate(
+    trained: Trained,
+    episodes: int = 10,
+    *,
+    env: Spec | None = None,
+    greedy: bool = True,
+    seed: int = 0,
+    checkpoint: str = "newest",
+) -> Evaluation:
+    """Play whole episodes and return what each reached."""
+    played = play(trained, episodes, env=env, greedy=greedy, seed=seed, checkpoint=checkpoint)
+    rewards, lengths = zip(*((episode.reward, episode.length) for episode in played.episodes), strict=True)
+    return Evaluation([*map(float, rewards)], [*lengths], played.checkpoint, means(played.episodes))
+
+
+def play(
+    trained: Trained,
+    episodes: int,
+    *,
+    env: Spec | None = None,
+    checkpoint: str = "newest",
+    greedy: bool = True,
+    seed: int = 0,
+    film: bool = False,
+    wrappers: Sequence[Spec] | None = None,
+    max_steps: int | None = None,
+) -> Results:
+    """Play whole episodes, one after another, in an environment like the one trained in, or in `env`.
+
+    One that takes `max_steps` (by default the run's own limit of evaluations) is cut, since some never end.
+    """
+    if episodes < 1:
+        raise ThespisError(f"--episodes is {episodes}; give at least 1")
+    cfg = trained.env_config(env, wrappers)
+    policy = trained.load_policy(checkpoint)
+    stepper = policy.stepper(seed)
+    envs = make(cfg, 1, render_mode="rgb_array" if film else None)
+    envs.track(trained.config.track_info)
+    longest = trained.config.eval_max_steps if max_steps is None else max_steps
+    results = Results(policy.checkpoint.name, fps=envs.render_fps)
+    try:
+        if env is not None:
+            _check_spaces(policy, envs)
+        inputs, state = first_inputs(envs.reset(seed), envs), stepper.initial_state(1)
+        so_far = Episode(0.0, 0)
+        while len(results.episodes) < episodes:
+            if film and not results.episodes:
+                results.frames.append(envs.render())
+            acted = stepper.act(inputs, state, greedy)
+            step = envs.step(acted.actions)
+            results.episodes += step.episodes
+            inputs, state = next_inputs(step, acted.actions), acted.state
+            if step.episodes:
+                so_far = Episode(0.0, 0)
+            elif step.valid[0]:
+                so_far = Episode(so_far.reward + float(step.rewards[0]), so_far.length + 1)
+            if so_far.length >= longest:
+                results.cut.add(len(results.episodes))
+                results.episodes.append(so_far)
+                so_far = Episode(0.0, 0)
+                again = envs.reset(seed + len(results.episodes))
+                inputs, state = first_inputs(again, envs), stepper.initial_state(1)
+    finally:
+        envs.close()
+    return results
+
+
+def _check_spaces(policy: TrainedPolicy, envs: Environments) -> None:
+    """Refuse an environment that the policy was not made for. Bounds may differ; shapes and choices may not."""
+    for name in ("observation_space", "action_space"):
+        trained, here = getattr(policy.spaces, name), getattr(envs, name)
+        if _form(trained) != _form(here):
+            raise ThespisError(f"this environment has the {name.replace('_', ' ')} {here}, the policy has {trained}")
+
+
+def _form(space: AnySpace) -> object:
+    """What two spaces must share for one network to fit both."""
+    if isinstance(space, Dict):
+        return {key: _form(part) for key, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return [_form(part) for part in space.spaces]
+    if isinstance(space, Discrete | MultiDiscrete):
+        return np.ravel(space.nvec if isinstance(space, MultiDiscrete) else space.n).tolist(), space.shape
+    return type(space).__name__, space.shape, str(space.dtype)
+
+
+def check_video(path: Path) -> None:
+    """Refuse a kind of file that cannot be written before any episode is played."""
+    if path.suffix.lower() not in (".gif", ".mp4"):
+        raise ThespisError(f"--video {path}: give a name that ends in .gif or .mp4")
+    if path.suffix.lower() == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:
+        raise ThespisError('mp4 needs a codec: pip install "thespis[video]", or write a .gif')
+
+
+def write_video(path: Path, frames: list[Array], fps: int) -> None:
+    """Write frames, uint8 `[H, W, 3]`, as .gif or .mp4."""
+    if path.suffix.lower() == ".gif":
+        from PIL import Image
+
+        # Viewers slow a gif down when frames are shorter than 20 ms, so show fewer of them instead.
+        skip = max(1, round(fps / 30))
+        images = [Image.fromarray(frame) for frame in frames[::skip]]
+        images[0].save(path, save_all=True, append_images=images[1:], duration=round(1000 * skip / fps), loop=0)
+    else:
+        import imageio.v2 as imageio
+
+        imageio.mimwrite(path, [np.ascontiguousarray(frame) for frame in frames], fps=fps, macro_block_size=2)

@@ -1,0 +1,1 @@
+"""How bytes cross a process boundary: sockets, shared memory, gRPC."""

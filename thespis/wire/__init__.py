@@ -1,1 +1,0 @@
-"""Streams between actors and an inference server, beside the runtime's own lines: shared memory, or gRPC."""
