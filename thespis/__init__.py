@@ -50,9 +50,6 @@ if TYPE_CHECKING:
     from thespis.core import edges
     from thespis.core.bounds import Bounds, Count, CountOrZero, Fraction, NonNegative, Positive
     from thespis.core.config import (
-        CEMConfig,
-        DPGNetworkConfig,
-        EvolvedNetworkConfig,
         Experiment,
         NetworkConfig,
         OptimizerConfig,
@@ -60,7 +57,6 @@ if TYPE_CHECKING:
         ReplayConfig,
         RewardConfig,
         Rounds,
-        ScoredNetworkConfig,
         Transitions,
         Unrolls,
     )
@@ -74,6 +70,7 @@ if TYPE_CHECKING:
     from thespis.exchange.local import LocalExchange
     from thespis.experience.sources import Batches, Draws
     from thespis.networks.acting import Stepper
+    from thespis.networks.configs import CEMConfig, DPGNetworkConfig, EvolvedNetworkConfig, ScoredNetworkConfig
     from thespis.networks.encoder import Encoder
     from thespis.networks.heads import Distribution, build_distribution
     from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
@@ -204,14 +201,14 @@ _NAMES = {
     "core.bounds": "Bounds Count CountOrZero Fraction NonNegative Positive",
     "training.callbacks": "Callback",
     "core.config": (
-        "CEMConfig DPGNetworkConfig EvolvedNetworkConfig Experiment NetworkConfig OptimizerConfig "
-        "QNetworkConfig ReplayConfig RewardConfig Rounds ScoredNetworkConfig Transitions Unrolls"
+        "Experiment NetworkConfig OptimizerConfig QNetworkConfig ReplayConfig RewardConfig Rounds Transitions Unrolls"
     ),
     "envs.spaces": "Spaces",
     "core.errors": "NonFiniteLoss ThespisError",
     "exchange.local": "LocalExchange",
     "experience.sources": "Batches Draws",
     "networks.acting": "Stepper",
+    "networks.configs": "CEMConfig DPGNetworkConfig EvolvedNetworkConfig ScoredNetworkConfig",
     "networks.encoder": "Encoder",
     "networks.heads": "Distribution build_distribution",
     "networks.inputs": "TensorInputs as_tensor as_tensors tensor_inputs",

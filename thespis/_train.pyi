@@ -6,7 +6,8 @@ from typing import Any, Literal, Required, TypedDict, Unpack, overload
 
 from thespis.algorithms.base import Algorithm
 from thespis.algorithms.es import ARSConfig, StepConfig
-from thespis.core.config import CEMConfig, DPGNetworkConfig, EvolvedNetworkConfig, NetworkConfig, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig, ScoredNetworkConfig
+from thespis.core.config import NetworkConfig, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig
+from thespis.networks.configs import CEMConfig, DPGNetworkConfig, EvolvedNetworkConfig, ScoredNetworkConfig
 from thespis.training.run import Trained
 
 _Spec = str | Callable[..., Any]

@@ -19,13 +19,14 @@ from thespis.algorithms.updates.dpg import DPGUpdate
 from thespis.architectures.apex_dpg import Config
 from thespis.architectures.builders import build_replay, build_replay_actor
 from thespis.cli.main import main
-from thespis.core.config import DPGNetworkConfig, ReplayConfig, RewardConfig
+from thespis.core.config import ReplayConfig, RewardConfig
 from thespis.core.config_io import updated
 from thespis.core.context import Identity
 from thespis.core.types import Stream, Transitions, Unroll, Version, Versioned
 from thespis.envs.make import describe
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.networks.acting import export_weights
+from thespis.networks.configs import DPGNetworkConfig
 from thespis.networks.dpg import DPGNetwork
 from thespis.networks.policies import ActorCritic
 from thespis.training.launch import launch

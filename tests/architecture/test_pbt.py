@@ -194,7 +194,7 @@ def test_bad_input_is_one_line_before_anything_starts(flags: str, told: str, sta
 
 
 def test_more_members_than_memory(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thespis.runs.memory.available_memory", lambda: 2 << 30)
+    monkeypatch.setattr("thespis.population.memory.available_memory", lambda: 2 << 30)
     with pytest.raises(ThespisError, match="8 members at a time take about .* GB .* give --slots 6"):
         train("pbt", population=8, slots=8, run_dir=stage.run)
     with pytest.raises(ThespisError, match="1 members at a time"):

@@ -16,8 +16,9 @@ from safetensors.numpy import load_file
 
 from thespis import train
 from thespis.cli.main import main
-from thespis.core.config import ReplayConfig, RewardConfig, ScoredNetworkConfig
+from thespis.core.config import ReplayConfig, RewardConfig
 from thespis.core.errors import ThespisError
+from thespis.networks.configs import ScoredNetworkConfig
 from thespis.training.launch import check, launch
 from thespis.training.registry import defaults
 from thespis.training.run import Trained

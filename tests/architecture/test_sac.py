@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 from thespis import train
 from thespis.algorithms.updates.sac import SACNetwork
 from thespis.cli.main import main
-from thespis.core.config import DPGNetworkConfig
 from thespis.core.config_io import to_dict
+from thespis.networks.configs import DPGNetworkConfig
 from thespis.networks.dpg import DPGNetwork
 from thespis.training.launch import launch
 from thespis.training.registry import defaults

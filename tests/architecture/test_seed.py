@@ -19,10 +19,10 @@ from fakes import Insert, Pull, YieldingContext, run_until
 
 from thespis import train
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.seed import Config, build_actor, build_inference
-from thespis.architectures.serving import InferenceConfig
+from thespis.architectures.builders import build_inference, build_remote_actor
+from thespis.architectures.seed import Config
 from thespis.cli.main import main
-from thespis.core.config import NetworkConfig, Unrolls
+from thespis.core.config import InferenceConfig, NetworkConfig, Unrolls
 from thespis.core.config_io import to_dict
 from thespis.core.context import Identity
 from thespis.core.errors import ThespisError
@@ -115,7 +115,8 @@ def test_the_learner_reproduces_what_was_acted(lstm: int, double: bool, on: Any)
     insert, pull = Insert(20), Pull(made)
 
     async def act() -> None:
-        server = build_inference(YieldingContext(Identity("inference", 0, run_seed=5)), cfg, pull, insert)
+        served = YieldingContext(Identity("inference", 0, run_seed=5))
+        server = build_inference(served, cfg, cfg.inference, pull, insert=insert)
 
         class Edge:
             def __init__(self, method: str) -> None:
@@ -127,7 +128,7 @@ def test_the_learner_reproduces_what_was_acted(lstm: int, double: bool, on: Any)
             def beside(self, method: str) -> Edge:
                 return Edge(method)
 
-        actor = build_actor(YieldingContext(Identity("actor", 0, run_seed=5)), cfg, Edge("act"))
+        actor = build_remote_actor(YieldingContext(Identity("actor", 0, run_seed=5)), cfg, cfg.inference, Edge("act"))
         await run_until(insert.enough, actor, server.run())
         if on == "local":
             await actor._policy._act.close()  # type: ignore[attr-defined]

@@ -9,11 +9,11 @@ from gymnasium import spaces
 
 from thespis.algorithms.qtopt import QTOpt
 from thespis.architectures import qtopt
-from thespis.core.config import CEMConfig, ScoredNetworkConfig
 from thespis.core.errors import ThespisError
 from thespis.core.types import Array
 from thespis.envs.spaces import action_row, env_actions, one_part
 from thespis.networks.cem import Parts, every, search, split, uniform
+from thespis.networks.configs import CEMConfig, ScoredNetworkConfig
 from thespis.networks.scored import ActionCode, parts_of
 
 PAPER = CEMConfig()

@@ -11,11 +11,11 @@ from gymnasium import spaces
 
 from thespis.algorithms.dpg import DPG
 from thespis.algorithms.updates.dpg import DPGUpdate, action_slopes
-from thespis.core.config import DPGNetworkConfig
 from thespis.core.errors import NonFiniteLoss, ThespisError
 from thespis.core.types import Array, Inputs, Transitions
 from thespis.envs.spaces import env_actions
 from thespis.networks.acting import Stepper, export_weights, load_weights
+from thespis.networks.configs import DPGNetworkConfig
 from thespis.networks.dpg import DPGNetwork, ValuingStepper, bounded
 from thespis.networks.init import init_network
 

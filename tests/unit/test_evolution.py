@@ -20,7 +20,6 @@ from thespis.algorithms.updates.evolution import (
     rank_weights,
     top_weights,
 )
-from thespis.core.config import EvolvedNetworkConfig
 from thespis.core.errors import ThespisError
 from thespis.core.types import Array, Inputs
 from thespis.envs.make import describe, make
@@ -29,6 +28,7 @@ from thespis.envs.spaces import Spaces
 from thespis.exchange.noise import NoiseTable, find_noise
 from thespis.networks.acting import Stepper
 from thespis.networks.build import build_network
+from thespis.networks.configs import EvolvedNetworkConfig
 from thespis.networks.evolved import Evolved, EvolvedPolicy, TorchMembers, VirtualBatchNorm
 from thespis.networks.members import MLPMembers, reads_vectors
 from thespis.networks.moments import Moments, merge

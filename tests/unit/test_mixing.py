@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes import FakeContext, FakeEdge
 
-from thespis.architectures.builders import build_demonstrations
+from thespis.architectures.demonstrations import build_demonstrations
 from thespis.architectures.r2d3 import Config
 from thespis.core.config import QNetworkConfig, ReplayConfig
 from thespis.core.config_io import updated
@@ -117,9 +117,7 @@ def lock(**settings: Any) -> Config:
 
 
 def demonstrations(cfg: Config) -> Demonstrations:
-    return build_demonstrations(
-        FakeContext(Identity("demonstrations", 0, run_seed=0)), cfg, cfg.demos, cfg.demo_episodes
-    )
+    return build_demonstrations(FakeContext(Identity("demonstrations", 0, run_seed=0)), cfg)
 
 
 def test_demonstrations_are_sequences_of_whole_episodes() -> None:

@@ -15,12 +15,13 @@ from pushes import SGD, stamp, values
 
 from thespis.algorithms.updates.qtopt import Labeller, QTOptUpdate, clipped_double_q
 from thespis.core.budget import Budget
-from thespis.core.config import OptimizerConfig, ScoredNetworkConfig
+from thespis.core.config import OptimizerConfig
 from thespis.core.context import Identity
 from thespis.core.errors import NonFiniteLoss, ThespisError
 from thespis.core.types import Labelled, Transitions, Version
 from thespis.exchange.push_pull import PullAfter
 from thespis.experience.labels import Labels
+from thespis.networks.configs import ScoredNetworkConfig
 from thespis.networks.init import init_network
 from thespis.networks.inputs import as_tensor, as_tensors
 from thespis.networks.scored import ScoredNetwork, scores

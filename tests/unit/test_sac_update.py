@@ -25,11 +25,12 @@ from thespis.algorithms.updates.sac import (
     soft_targets,
     temperature_loss,
 )
-from thespis.core.config import DPGNetworkConfig, ReplayConfig
+from thespis.core.config import ReplayConfig
 from thespis.core.config import Transitions as Items
 from thespis.core.errors import NonFiniteLoss, ThespisError
 from thespis.core.types import Inputs, Transitions
 from thespis.networks.acting import Stepper, export_weights, load_weights
+from thespis.networks.configs import DPGNetworkConfig
 from thespis.networks.init import init_network
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)

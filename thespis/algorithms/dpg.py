@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from thespis.algorithms.base import Algorithm, Exploration
 from thespis.core.bounds import Count, Fraction, Positive
-from thespis.core.config import DPGNetworkConfig, OptimizerConfig, ReplayConfig, RewardConfig, Transitions
+from thespis.core.config import OptimizerConfig, ReplayConfig, RewardConfig, Transitions
 from thespis.core.errors import ThespisError
 from thespis.core.settings import inline
+from thespis.networks.configs import DPGNetworkConfig
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from thespis.algorithms.base import Algorithm
 from thespis.core.bounds import Count, NonNegative, Positive
-from thespis.core.config import EvolvedNetworkConfig, OptimizerConfig
+from thespis.core.config import OptimizerConfig
 from thespis.core.errors import ThespisError
 from thespis.core.settings import inline
+from thespis.networks.configs import EvolvedNetworkConfig
 
 if TYPE_CHECKING:
     from thespis.envs.spaces import Spaces

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from thespis.algorithms.base import Algorithm, Exploration
 from thespis.algorithms.dqn import EpsilonSchedule
 from thespis.core.bounds import Fraction, NonNegative
-from thespis.core.config import OptimizerConfig, ReplayConfig, RewardConfig, ScoredNetworkConfig, Transitions
+from thespis.core.config import OptimizerConfig, ReplayConfig, RewardConfig, Transitions
 from thespis.core.errors import ThespisError
 from thespis.core.settings import inline
+from thespis.networks.configs import ScoredNetworkConfig
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from thespis.algorithms.base import Algorithm, Exploration, Sampled
 from thespis.core.bounds import Bounds, Count, Fraction, Positive
-from thespis.core.config import DPGNetworkConfig, OptimizerConfig, RewardConfig, Transitions
+from thespis.core.config import OptimizerConfig, RewardConfig, Transitions
 from thespis.core.errors import ThespisError
 from thespis.core.settings import inline
+from thespis.networks.configs import DPGNetworkConfig
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,4 +1,4 @@
 """One file per architecture; each reads like its paper's figure."""
 
-SHARED = ("builders", "presets", "serving", "sharding")
+SHARED = ("builders", "demonstrations", "labelling", "sharding")
 """Modules that are no architectures but what several of them share."""

@@ -10,8 +10,7 @@ from typing import Literal
 
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import add_sharded_evaluator
-from thespis.architectures.sharding import add_servers, build_worker, refuse_statistics
+from thespis.architectures.sharding import add_servers, add_sharded_evaluator, build_worker, refuse_statistics
 from thespis.core.bounds import CountOrZero, ShardCount
 from thespis.core.config import Experiment, Unrolls
 from thespis.core.program import Program

@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Literal
 from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import add_sharded_evaluator, worker_network
-from thespis.architectures.sharding import acting_learner, add_servers, build_worker, refuse_statistics
+from thespis.architectures.builders import worker_network
+from thespis.architectures.sharding import (
+    acting_learner,
+    add_servers,
+    add_sharded_evaluator,
+    build_worker,
+    refuse_statistics,
+)
 from thespis.core.bounds import ShardCount
 from thespis.core.config import Experiment, OptimizerConfig, Unrolls
 from thespis.core.errors import ThespisError

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from thespis import roles
 from thespis.core.errors import ThespisError
@@ -13,25 +14,32 @@ from thespis.experience.limiters import SamplesPerInsert
 
 if TYPE_CHECKING:
     from thespis.algorithms.r2d2 import Replayed
-    from thespis.core.config import Experiment, ReplayConfig
+    from thespis.core.config import Experiment, InferenceConfig, ReplayConfig
     from thespis.core.context import Context
-    from thespis.core.edges import Draw, InsertStream, Prioritise, Publish, Pull, PullSlice, Sample
-    from thespis.core.user_code import Spec
+    from thespis.core.edges import Act, Draw, Insert, InsertStream, Next, Prioritise, Publish, Pull, Sample
+    from thespis.core.types import Stream, Unroll
     from thespis.envs.autoreset import Environments
     from thespis.envs.spaces import Spaces
+    from thespis.experience.seats import Told
     from thespis.networks.acting import Stepper
     from thespis.networks.policies import PolicyNetwork
     from thespis.roles.learner import Source
+    from thespis.transport.inference import AnyDoor
+    from thespis.transport.tls import Tls
 
 
 # -- environments, networks and policies ----------------------------------------------------------
 
 
-def environments(ctx: Context, cfg: Experiment, number: int) -> Environments:
-    """The configured environments, which tell the runtime where they are so that a hang can be named."""
+def environments(ctx: Context, cfg: Experiment, number: int, first: int = 0) -> Environments:
+    """The configured environments, which tell the runtime where they are so that a hang can be named.
+
+    `first`: the index of the first of them among those of the role.
+    """
     from thespis.envs.make import make
 
-    made = make(cfg.env_config, number, on_env=ctx.locate)
+    locate = ctx.locate
+    made = make(cfg.env_config, number, on_env=lambda env, episode, step: locate(first + env, episode, step))
     made.track(cfg.track_info)
     return made
 
@@ -51,14 +59,6 @@ def build_stepper(ctx: Context, cfg: Experiment) -> Stepper:
 def local_policy(ctx: Context, cfg: Experiment, pull: Pull, ahead: bool = False) -> roles.LocalPolicy:
     """A policy in the actor's own process, on weights that it pulls. `ahead`: see `LocalPolicy`."""
     return roles.LocalPolicy(ctx, build_stepper(ctx, cfg), pull, ahead)
-
-
-def sharded_policy(ctx: Context, cfg: Experiment, pulls: Sequence[PullSlice]) -> roles.LocalPolicy:
-    """A policy on parameters that it pulls from all shards of a parameter server."""
-    from thespis.exchange.push_pull import PullAll
-
-    stepper = build_stepper(ctx, cfg)
-    return roles.LocalPolicy(ctx, stepper, PullAll(ctx, stepper.network, pulls))
 
 
 def learner_network(ctx: Context, cfg: Experiment, in_turns: bool = False) -> PolicyNetwork:
@@ -266,27 +266,112 @@ def refuse_shards(cfg: Experiment, reason: str) -> None:
         raise ThespisError(f"{reason}: --replay.shards must stay 1")
 
 
-def build_demonstrations(ctx: Context, cfg: Experiment, demos: Spec, episodes: int) -> roles.Demonstrations:
-    """All demonstrations as items of the algorithm. They are gathered from the run's seed alone, so that every
-    incarnation of the role has the same."""
-    from thespis.envs.make import describe
-    from thespis.experience.demonstrations import unrolls
-    from thespis.experience.recording import gather
-    from thespis.experience.steps import Steps
-    from thespis.experience.tables import build_table, row_layout
+# -- inference in another process -----------------------------------------------------------------
 
-    items: Replayed = cfg.algorithm.items
-    spaces, settings = describe(cfg.env_config), replace(items.replay, actor_priorities=False, bytes=0, warm_up=1)
-    gathered = [
-        list(unrolls(episode, items.unroll_length, spaces.action_space))
-        for episode in gather(demos, cfg.env_config, episodes, ctx.identity.run_seed)
-    ]
-    one = Steps(row_layout(spaces, settings), 1)
-    rows = sum(one.most(unroll, one.opens(unroll)) for episode in gathered for unroll in episode)
-    steps, window, sampler, shape = build_table(cfg.algorithm, spaces, settings, rows)
-    table = roles.Demonstrations(ctx, steps, window, sampler, roles.Demonstrations.LIMITER, shape)
-    table.fill(gathered)
-    return table
+
+def validate_transport(cfg: InferenceConfig) -> None:
+    """Refuse streams that could not be opened."""
+    if cfg.transport != "grpc":
+        return
+    if importlib.util.find_spec("grpc") is None:
+        raise ThespisError("gRPC is not installed; install it with: pip install 'thespis[grpc]'")
+    tls = _tls(cfg)
+    if tls is not None:
+        tls.check()
+
+
+def _tls(cfg: InferenceConfig) -> Tls | None:
+    """What streams are encrypted with, if they are."""
+    if cfg.tls_cert is None or cfg.tls_key is None or cfg.tls_ca is None:
+        return None
+    from thespis.transport.tls import Tls
+
+    return Tls(cfg.tls_cert, cfg.tls_key, cfg.tls_ca, cfg.tls_name)
+
+
+def build_remote_actor(ctx: Context, cfg: Experiment, inference: InferenceConfig, act: Act) -> roles.Actor:
+    """Environments and a client of the inference server: no network, so no torch in this process."""
+    size = cfg.envs_per_actor // inference.groups
+    groups = [environments(ctx, cfg, size, first=number * size) for number in range(inference.groups)]
+    policy = roles.RemotePolicy(ctx, build_client(ctx, cfg, inference, act, groups[0]))
+    return roles.Actor(ctx, groups, policy, None, cfg.algorithm.items.unroll_length, writer=policy)
+
+
+def build_inference(
+    ctx: Context,
+    cfg: Experiment,
+    inference: InferenceConfig,
+    following: Next,
+    insert: Insert | None = None,
+    insert_stream: InsertStream | None = None,
+    lockstep: bool = False,
+) -> roles.InferenceServer:
+    """An inference server that inserts unrolls into a queue, or into a replay and explores as the algorithm says.
+
+    `lockstep`: an actor that has completed an unroll waits for the next version.
+    """
+    from thespis.envs.make import describe
+    from thespis.envs.spaces import action_row
+    from thespis.experience.seats import Seats
+
+    stepper, algorithm, total = build_stepper(ctx, cfg), cfg.algorithm, cfg.actors * cfg.envs_per_actor
+    no_action = action_row(describe(cfg.env_config).action_space)
+
+    def explore(told: Told) -> Any:
+        first = told.stream.who[1] * cfg.envs_per_actor + told.start
+        return algorithm.exploration.amount(0, range(first, first + len(told.flags)), total)
+
+    def insert_unroll(stream: Stream, unroll: Unroll) -> Any:
+        assert insert is not None
+        return insert(unroll)
+
+    return roles.InferenceServer(
+        ctx,
+        stepper,
+        Seats(algorithm.items.unroll_length, stepper.initial_state, no_action, return_discount(cfg)),
+        following,
+        insert_stream or insert_unroll,
+        inference.batch_rows(total),
+        inference.inference_wait,
+        explore=explore if insert_stream is not None else None,
+        lockstep=lockstep,
+        door=build_listener(ctx, cfg, inference),
+    )
+
+
+def build_client(ctx: Context, cfg: Experiment, inference: InferenceConfig, act: Any, envs: Environments) -> Any:
+    """An actor's way to ask for actions: the edge itself, or a stream that it is invited to open."""
+    if not inference.streams(cfg.on):
+        return act
+    from thespis.transport.inference_schema import Layout
+
+    layout = Layout.of(envs.observation_space, envs.action_space, cfg.envs_per_actor)
+    invite = act.beside("invite")
+    if inference.transport == "grpc":
+        from thespis.transport.grpc_client import Line
+
+        return Line(ctx, invite, layout, _tls(inference))
+    from thespis.transport.shm_client import NearLine
+
+    return NearLine(ctx, invite, layout)
+
+
+def build_listener(ctx: Context, cfg: Experiment, inference: InferenceConfig) -> AnyDoor | None:
+    """Where actors come in with streams of their own, if they do."""
+    if not inference.streams(cfg.on):
+        return None
+    from thespis.envs.make import describe
+    from thespis.transport.inference_schema import Layout
+
+    spaces = describe(cfg.env_config)
+    layout = Layout.of(spaces.observation_space, spaces.action_space, cfg.envs_per_actor)
+    if inference.transport == "grpc":
+        from thespis.transport.grpc_server import Door
+
+        return Door(layout, ctx.address, _tls(inference))
+    from thespis.transport.shm_server import NearDoor
+
+    return NearDoor(layout)
 
 
 # -- evaluators -----------------------------------------------------------------------------------
@@ -298,21 +383,11 @@ def add_evaluator(p: Program, cfg: Experiment, pull: Pull, colocate: str = "lear
         p.at(colocate=colocate, cpus=0, restarts=3).add("evaluator", build_evaluator, cfg, pull=pull)
 
 
-def add_sharded_evaluator(p: Program, cfg: Experiment, pulls: Sequence[PullSlice]) -> None:
-    """An evaluator that pulls from all shards of a parameter server, unless it is switched off."""
-    if cfg.eval_episodes:
-        p.at(cpus=0, restarts=3).add("evaluator", build_sharded_evaluator, cfg, pulls=pulls)
-
-
 def build_evaluator(ctx: Context, cfg: Experiment, pull: Pull) -> roles.Evaluator:
-    return _evaluator(ctx, cfg, lambda: local_policy(ctx, cfg, pull))
+    return evaluator(ctx, cfg, lambda: local_policy(ctx, cfg, pull))
 
 
-def build_sharded_evaluator(ctx: Context, cfg: Experiment, pulls: Sequence[PullSlice]) -> roles.Evaluator:
-    return _evaluator(ctx, cfg, lambda: sharded_policy(ctx, cfg, pulls))
-
-
-def _evaluator(ctx: Context, cfg: Experiment, make_policy: Callable[[], roles.LocalPolicy]) -> roles.Evaluator:
+def evaluator(ctx: Context, cfg: Experiment, make_policy: Callable[[], roles.LocalPolicy]) -> roles.Evaluator:
     return roles.Evaluator(
         ctx,
         make_envs=lambda number: environments(ctx, cfg, number),

@@ -11,13 +11,14 @@ from typing import Literal
 
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.dqn import DQN
-from thespis.architectures.builders import add_replay, add_sharded_evaluator, refuse_shards, validate_replay
+from thespis.architectures.builders import add_replay, refuse_shards, validate_replay
 from thespis.architectures.sharding import (
     Outliers,
     add_bundle,
     add_replay_worker,
     add_servers,
     add_sharded_actor,
+    add_sharded_evaluator,
     refuse_statistics,
 )
 from thespis.core.bounds import Count, CountOrZero, Positive, RoleCount, ShardCount

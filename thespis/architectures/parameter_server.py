@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Literal
 
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import add_sharded_evaluator, refuse_shards, validate_replay
-from thespis.architectures.sharding import add_bundle, add_servers, build_worker, refuse_statistics
+from thespis.architectures.builders import refuse_shards, validate_replay
+from thespis.architectures.sharding import (
+    add_bundle,
+    add_servers,
+    add_sharded_evaluator,
+    build_worker,
+    refuse_statistics,
+)
 from thespis.core.bounds import Count, CountOrZero, ShardCount
 from thespis.core.config import Experiment, Transitions, Unrolls
 from thespis.core.program import Program

@@ -5,7 +5,7 @@ trainer xS --returns--> controller (exploit, explore) --members--> trainer xS   
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from thespis.population.exploit import Prior
     from thespis.population.members import Members
     from thespis.population.trainer import Outcome, Segment
-
-_PASSED_ON = (
-    "env", "env_kwargs", "wrapper", "frame_stack", "time_limit", "seed", "actors", "envs_per_actor", "report_every",
-    "checkpoint_every", "keep", "env_timeout", "stall_timeout", "placement_timeout", "cost_model", "track_info",
-    "init_from", "init_checkpoint", "init_only",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,20 +81,11 @@ class Config(Experiment):
     @property
     def each(self) -> Experiment:
         """The settings that all members share."""
-        from thespis.population.search_space import assign, pairs
-        from thespis.training.registry import defaults
+        from thespis.population.settings import member_settings
 
         if self.member == "pbt":
             raise ThespisError("--member pbt: a member cannot be a population; name another architecture")
-        own = {part.name for part in fields(Experiment)}
-        given = pairs(self.settings, "--settings")
-        for path in own.intersection(given):
-            flag = path.replace("_", "-")
-            raise ThespisError(f"--settings {path}: the members take it from the population; give --{flag} instead")
-        chosen = {name: given.pop(name) for name in ("algorithm",) if name in given}  # it decides what else there is
-        cfg = assign(defaults(self.member, self.env if isinstance(self.env, str) else None, chosen), given)
-        passed = {name: getattr(self, name) for name in _PASSED_ON}
-        return replace(cfg, on=self.member_on, total_steps=self.member_steps, eval_episodes=0, **passed)
+        return member_settings(self.member, self.settings, self, on=self.member_on, total_steps=self.member_steps)
 
     @property
     def learned(self) -> Any:
@@ -140,27 +125,14 @@ def build_controller(ctx: Context, cfg: Config) -> population.Controller:
 
 
 def build_trainer(ctx: Context, cfg: Config, take: Take[Segment], ready: Ready[Outcome]) -> population.Trainer:
-    runs = members(cfg)
-    if not runs.root.parent.is_dir():
-        raise ThespisError(
-            f"{ctx.identity} does not see {runs.root.parent}; give --run-dir a path that all nodes share"
-        )
-    return population.Trainer(ctx, runs, take, ready)
+    return population.Trainer(ctx, members(cfg), take, ready)
 
 
 def validate(cfg: Config, spaces: Spaces) -> None:
-    from thespis.runs.memory import refuse_more_than_fits
-    from thespis.training.registry import architecture
+    from thespis.population.settings import validate_members
 
-    module, each = architecture(cfg.member), cfg.each
-    member = module.program(each)
-    member.check()
-    if hasattr(module, "validate"):
-        module.validate(each, spaces)
-    if cfg.on != "ray":  # a cluster says itself what it has room for
-        at_once = 1 if cfg.on == "simulation" else cfg.trainers
-        processes = len(member.processes) if cfg.member_on == "local" else 0
-        refuse_more_than_fits(each, spaces, processes, at_once)
+    at_once = 1 if cfg.on == "simulation" else cfg.trainers
+    validate_members(cfg.member, cfg.each, spaces, None if cfg.on == "ray" else at_once)
 
 
 def on_finish(cfg: Config, path: Path) -> list[str]:

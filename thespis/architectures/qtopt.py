@@ -6,23 +6,16 @@ trainer xT --gradients--> server xS --averages--> actor xN, updater xU
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from thespis import roles
 from thespis.algorithms.base import chosen
 from thespis.algorithms.qtopt import QTOpt
-from thespis.architectures.builders import (
-    add_replay,
-    add_sharded_evaluator,
-    build_demonstrations,
-    build_stepper,
-    exploring_actor,
-    validate_replay,
-    worker_network,
-)
-from thespis.architectures.sharding import Servers
+from thespis.architectures.builders import add_replay, validate_replay
+from thespis.architectures.demonstrations import build_demonstrations, validate_demonstrations
+from thespis.architectures.labelling import build_trainer, build_updater, build_waiting_actor
+from thespis.architectures.sharding import Servers, add_sharded_evaluator
 from thespis.core.bounds import Bounds, Count, CountOrZero, Decay, RoleCount, ShardCount
 from thespis.core.config import Experiment
 from thespis.core.errors import ThespisError
@@ -30,10 +23,7 @@ from thespis.core.program import Program
 from thespis.core.user_code import Spec
 
 if TYPE_CHECKING:
-    from thespis.core.context import Context
-    from thespis.core.edges import After, Draw, InsertLabelled, InsertStream, Join, PullSlice, Push, SampleLabelled
     from thespis.envs.spaces import Spaces
-    from thespis.roles.learner import Source
 
 
 @dataclass(frozen=True)
@@ -80,66 +70,9 @@ class Config(Experiment):
 
 def validate(cfg: Config, spaces: Spaces) -> None:
     """Refuse what cannot be stored or read, before anything starts."""
-    from thespis.experience.recording import gather
-
     validate_replay(cfg, spaces)
     if cfg.demos:
-        gather(cfg.demos, cfg.env_config, cfg.demo_episodes, cfg.seed)
-
-
-def build_actor(
-    ctx: Context, cfg: Config, insert: InsertStream, after: After, pulls: Sequence[PullSlice]
-) -> roles.Actor:
-    """`after`: waits for a number of updates. `pulls`: of each server."""
-    from thespis.exchange.push_pull import PullAfter, PullAll
-
-    stepper = build_stepper(ctx, cfg)
-    pull = PullAfter(PullAll(ctx, stepper.network, pulls), after, cfg.offline_updates)
-    return exploring_actor(ctx, cfg, insert, roles.LocalPolicy(ctx, stepper, pull), cfg.algorithm.items.replay.shards)
-
-
-def build_updater(
-    ctx: Context,
-    cfg: Config,
-    samples: Sequence[Draw],
-    sample_demos: Draw | None,
-    insert: InsertLabelled,
-    pulls: Sequence[PullSlice],
-    lagged: Sequence[PullSlice],
-) -> roles.BellmanUpdater:
-    """`pulls`, `lagged`: of each server, the first and the second lagged network."""
-    from thespis.exchange.push_pull import PullAll
-    from thespis.experience.mixing import Mixed, Origin
-    from thespis.experience.sources import Draws
-
-    items, first, second = cfg.algorithm.items, worker_network(ctx, cfg), worker_network(ctx, cfg)
-    both = (PullAll(ctx, first, pulls), PullAll(ctx, second, lagged))
-
-    def chances() -> list[float]:
-        offline = updater.version.update < cfg.offline_updates * cfg.shards
-        lived = 0.0 if offline else cfg.online_share
-        return [*(lived / len(samples) for _ in samples), 1.0 - lived]
-
-    source: Source = Draws(ctx, samples, items.batch, items.batches_per_draw)
-    if sample_demos is not None:
-        origins = [Origin(0.0, sample, None) for sample in (*samples, sample_demos)]
-        source = Mixed(ctx, origins, items.batch, items.batches_per_draw, chances=chances)
-    labeller = cfg.algorithm.build_labeller(first, second, ctx.rng("search"))
-    updater = roles.BellmanUpdater(ctx, source, labeller, both, insert, cfg.pull_every)
-    return updater
-
-
-def build_trainer(
-    ctx: Context, cfg: Config, sample: SampleLabelled, joins: Sequence[Join], pushes: Sequence[Push]
-) -> roles.Learner:
-    from thespis.exchange.push_pull import PushPull
-    from thespis.experience.labels import Labels
-
-    network = worker_network(ctx, cfg)
-    exchange = PushPull(ctx, network, joins, pushes, clip=cfg.algorithm.optimizer.clip, by_steps=False)
-    source = Labels(ctx, sample, lambda: exchange.version, cfg.shards, cfg.trainers)
-    update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
-    return roles.Learner(ctx, source, update, exchange, None)
+        validate_demonstrations(cfg)
 
 
 def program(cfg: Config) -> Program:
@@ -151,7 +84,7 @@ def program(cfg: Config) -> Program:
     replay, storage = add_replay(p, cfg), p.at(process="storage", colocate="learner", restarts=3)
     shown = None
     if cfg.demos:
-        demos = storage.add("demonstrations", build_demonstrations, cfg, cfg.demos, cfg.demo_episodes)
+        demos = storage.add("demonstrations", build_demonstrations, cfg)
         shown = demos.edge(roles.Demonstrations.sample)
     buffer = storage.add("buffer", roles.TrainBuffer.queue, capacity=cfg.buffer)
     for _ in range(cfg.updaters):
@@ -171,6 +104,6 @@ def program(cfg: Config) -> Program:
         alone.add("trainer", build_trainer, cfg, sample=sample, joins=servers.joins, pushes=servers.pushes)
     actors, after = p.at(restarts=3, counts_as_actor=True), handles[0].edge(server.after)
     for index in range(cfg.actors):
-        actors.add("actor", build_actor, cfg, insert=replay.insert(index), after=after, pulls=servers.pulls)
+        actors.add("actor", build_waiting_actor, cfg, insert=replay.insert(index), after=after, pulls=servers.pulls)
     add_sharded_evaluator(p, cfg, servers.pulls)
     return p

@@ -18,12 +18,12 @@ from thespis.algorithms.r2d2 import R2D2, Sequences
 from thespis.architectures.builders import (
     add_evaluator,
     add_replay,
-    build_demonstrations,
     build_replay_actor,
     central_learner,
     learner_network,
     validate_replay,
 )
+from thespis.architectures.demonstrations import build_demonstrations, validate_demonstrations
 from thespis.core.bounds import Bounds, Count
 from thespis.core.config import Experiment
 from thespis.core.errors import ThespisError
@@ -61,15 +61,13 @@ class Config(Experiment):
 
 def validate(cfg: Config, spaces: Spaces) -> None:
     """Refuse what cannot be stored or imitated, before anything starts."""
-    from thespis.experience.recording import gather
-
     validate_replay(cfg, spaces)
     if not cfg.demos:
         raise ThespisError(
             "r2d3 learns from demonstrations: give --demos with a directory that `thespis record` wrote, "
             "minari:NAME, or a scripted policy as file.py::function"
         )
-    gather(cfg.demos, cfg.env_config, cfg.demo_episodes, cfg.seed)
+    validate_demonstrations(cfg)
 
 
 def build_learner(
@@ -101,7 +99,7 @@ def program(cfg: Config) -> Program:
     replay = add_replay(p, cfg)
     storage = p.at(process="storage", colocate="learner", restarts=3)
     weights = storage.add("weights", roles.WeightStore)
-    demos = storage.add("demonstrations", build_demonstrations, cfg, cfg.demos, cfg.demo_episodes)
+    demos = storage.add("demonstrations", build_demonstrations, cfg)
     publish, pull = weights.edge(roles.WeightStore.publish), weights.edge(roles.WeightStore.pull)
     p.at(colocate="learner", restarts=3).add(
         "learner",

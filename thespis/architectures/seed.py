@@ -16,24 +16,23 @@ from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import (
     add_evaluator,
     add_replay,
+    build_inference,
     build_queue_learner,
+    build_remote_actor,
     build_replay_learner,
     build_rounds_learner,
-    build_stepper,
     refuse_shards,
-    return_discount,
     validate_replay,
+    validate_transport,
 )
-from thespis.architectures.serving import InferenceConfig, build_client, build_listener, validate_transport
 from thespis.core.bounds import Count, CountOrZero
-from thespis.core.config import Experiment, Rounds, Unrolls
+from thespis.core.config import Experiment, InferenceConfig, Rounds, Unrolls
 from thespis.core.errors import ThespisError
 from thespis.core.program import Placement, Program
 from thespis.core.settings import inline
 
 if TYPE_CHECKING:
-    from thespis.core.context import Context
-    from thespis.core.edges import Act, Next, Publish
+    from thespis.core.edges import Publish
     from thespis.envs.spaces import Spaces
 
 
@@ -80,58 +79,14 @@ def validate(cfg: Config, spaces: Spaces) -> None:
     validate_transport(cfg.inference)
 
 
-def build_actor(ctx: Context, cfg: Config, act: Act) -> roles.Actor:
-    """Environments and a client of the inference server: no network, so no torch in this process."""
-    from thespis.envs.make import make
-
-    size = cfg.envs_per_actor // cfg.inference.groups
-
-    def group(start: int) -> Any:
-        locate = ctx.locate
-        made = make(cfg.env_config, size, on_env=lambda env, episode, step: locate(start + env, episode, step))
-        made.track(cfg.track_info)
-        return made
-
-    groups = [group(number * size) for number in range(cfg.inference.groups)]
-    policy = roles.RemotePolicy(ctx, build_client(ctx, cfg, cfg.inference, act, groups[0]))
-    return roles.Actor(ctx, groups, policy, None, cfg.algorithm.items.unroll_length, writer=policy)
-
-
-def build_inference(ctx: Context, cfg: Config, following: Next, insert: Any) -> roles.InferenceServer:
-    from thespis.envs.make import describe
-    from thespis.envs.spaces import action_row
-    from thespis.experience.seats import Seats
-
-    stepper, algorithm, total = build_stepper(ctx, cfg), cfg.algorithm, cfg.actors * cfg.envs_per_actor
-    no_action = action_row(describe(cfg.env_config).action_space)
-
-    def explore(told: Any) -> Any:
-        first = told.stream.who[1] * cfg.envs_per_actor + told.start
-        return algorithm.exploration.amount(0, range(first, first + len(told.flags)), total)
-
-    replayed = cfg.kind == Sequences.KIND
-    return roles.InferenceServer(
-        ctx,
-        stepper,
-        Seats(algorithm.items.unroll_length, stepper.initial_state, no_action, return_discount(cfg)),
-        following,
-        insert if replayed else lambda stream, unroll: insert(unroll),
-        cfg.inference.batch_rows(total),
-        cfg.inference.inference_wait,
-        explore=explore if replayed else None,
-        lockstep=cfg.kind == Rounds.KIND,
-        door=build_listener(ctx, cfg, cfg.inference),
-    )
-
-
-def add_learner(p: Program, cfg: Config, home: Placement, publish: Publish) -> Any:
-    """The learner and what it draws from; returns the edge that inserts."""
+def add_learner(p: Program, cfg: Config, home: Placement, publish: Publish) -> dict[str, Any]:
+    """The learner and the storage it draws from; returns the edge that inserts there, as `build_inference` takes it."""
     threaded, every = replace(home, thread=True), cfg.publish_every
     if cfg.kind == Sequences.KIND:
         replay = add_replay(p, cfg, home)
         draws: Any = {"samples": replay.samples, "prioritise": replay.priorities}
         threaded.add("learner", build_replay_learner, cfg, **draws, publish=publish, publish_every=every)
-        return replay.insert(0)
+        return {"insert_stream": replay.insert(0)}
     groups, rounds = cfg.inference.groups, cfg.kind == Rounds.KIND  # an unroll is that of one group
     unrolls = groups * (cfg.actors if rounds else cfg.batch_unrolls)
     queue = home.add("queue", roles.Replay.queue, capacity=unrolls if rounds else cfg.queue_capacity * groups)
@@ -141,7 +96,7 @@ def add_learner(p: Program, cfg: Config, home: Placement, publish: Publish) -> A
     else:
         edges: Any = {"sample": sample, "publish": publish}
         threaded.add("learner", build_queue_learner, cfg, **edges, unrolls=unrolls, publish_every=every)
-    return queue.edge(roles.Replay.insert)
+    return {"insert": queue.edge(roles.Replay.insert), "lockstep": rounds}
 
 
 def program(cfg: Config) -> Program:
@@ -149,11 +104,11 @@ def program(cfg: Config) -> Program:
     cfg = replace(cfg, inference=cfg.inference.absolute())
     home = p.at(process="learner", colocate="learner", restarts=3)
     weights = home.add("weights", roles.WeightStore, hold_back=cfg.forced_lag)
-    insert = add_learner(p, cfg, home, weights.edge(roles.WeightStore.publish))
+    inserts = add_learner(p, cfg, home, weights.edge(roles.WeightStore.publish))
     following = weights.edge(roles.WeightStore.next)
-    inference = home.add("inference", build_inference, cfg, following=following, insert=insert)
+    inference = home.add("inference", build_inference, cfg, cfg.inference, following=following, **inserts)
     actors = p.at(restarts=3, counts_as_actor=True)
     for _ in range(cfg.actors):
-        actors.add("actor", build_actor, cfg, act=inference.edge(roles.InferenceServer.act))
+        actors.add("actor", build_remote_actor, cfg, cfg.inference, act=inference.edge(roles.InferenceServer.act))
     add_evaluator(p, cfg, weights.edge(roles.WeightStore.pull))
     return p

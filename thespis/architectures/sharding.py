@@ -10,10 +10,11 @@ from thespis import roles
 from thespis.architectures.builders import (
     ReplayShards,
     add_replay,
+    build_stepper,
     environments,
+    evaluator,
     exploring_actor,
     return_discount,
-    sharded_policy,
     worker_network,
 )
 from thespis.core.errors import ThespisError
@@ -172,3 +173,24 @@ def add_bundle(p: Program, cfg: Any, bundle: int, servers: Servers, outliers: Ou
     replay = add_replay(p, cfg, place, actors=1)
     add_replay_worker(place, cfg, replay, servers, 1, outliers)
     add_sharded_actor(place, cfg, replay, servers, cfg.actors)
+
+
+# -- policies on the servers' parameters ----------------------------------------------------------
+
+
+def sharded_policy(ctx: Context, cfg: Experiment, pulls: Sequence[PullSlice]) -> roles.LocalPolicy:
+    """A policy on parameters that it pulls from all shards of a parameter server."""
+    from thespis.exchange.push_pull import PullAll
+
+    stepper = build_stepper(ctx, cfg)
+    return roles.LocalPolicy(ctx, stepper, PullAll(ctx, stepper.network, pulls))
+
+
+def add_sharded_evaluator(p: Program, cfg: Experiment, pulls: Sequence[PullSlice]) -> None:
+    """An evaluator that pulls from all shards of a parameter server, unless it is switched off."""
+    if cfg.eval_episodes:
+        p.at(cpus=0, restarts=3).add("evaluator", build_sharded_evaluator, cfg, pulls=pulls)
+
+
+def build_sharded_evaluator(ctx: Context, cfg: Experiment, pulls: Sequence[PullSlice]) -> roles.Evaluator:
+    return evaluator(ctx, cfg, lambda: sharded_policy(ctx, cfg, pulls))

@@ -74,60 +74,6 @@ class QNetworkConfig(NetworkConfig):
 
 
 @dataclass(frozen=True)
-class DPGNetworkConfig(NetworkConfig):
-    """The network that acts, and the critic that values what it does; they share nothing."""
-
-    activation: Literal["tanh", "relu"] = "relu"
-    """Activation of the mlps."""
-    hidden: tuple[LayerSize, ...] = (256, 256)
-    """Layer sizes of the mlp that acts."""
-    critic_hidden: tuple[LayerSize, ...] = (256, 256)
-    """Layer sizes of the critic's mlp; the first reads the observation, the others its features and the action."""
-
-
-@dataclass(frozen=True)
-class EvolvedNetworkConfig(NetworkConfig):
-    """The policy that evolution strategies perturb."""
-
-    normalize_observations: bool = False
-    """Normalise vector observations by the statistics of all generations before, the same for everybody."""
-    virtual_batch_norm: bool = True
-    """Normalise images after every convolution by what a fixed batch of random play gives in the perturbed network."""
-
-
-@dataclass(frozen=True)
-class CEMConfig:
-    """The search for the best action by the cross-entropy method."""
-
-    samples: Count = 64
-    """Actions scored in each iteration (QT-Opt paper: 64); choices alone, if no more than these, are all scored."""
-    iterations: Count = 2
-    """Times that samples are drawn, scored, and the distribution fitted to the best (paper: 2)."""
-    elites: Count = 6
-    """How many of the best it is fitted to (paper: 6)."""
-    floor: Positive = 0.01
-    """Least deviation that is fitted; actions reach from -1 to 1."""
-
-    def __post_init__(self) -> None:
-        if self.elites > self.samples >= 1:
-            raise ThespisError(
-                f"the best {self.elites} of {self.samples} samples cannot be had; raise --network.cem.samples or lower "
-                "--network.cem.elites"
-            )
-
-
-@dataclass(frozen=True)
-class ScoredNetworkConfig(NetworkConfig):
-    """The network of Q(x, a), and how the best action is found with it."""
-
-    hidden: tuple[LayerSize, ...] = (64, 64)
-    """Layer sizes of the mlp; the first reads the observation, the others its features and the action."""
-    activation: Literal["tanh", "relu"] = "relu"
-    """Activation of the mlp."""
-    cem: CEMConfig = field(default_factory=CEMConfig)
-
-
-@dataclass(frozen=True)
 class ReplayConfig:
     """How steps are kept and how often each is learned from."""
 
@@ -376,3 +322,79 @@ class Experiment:
     @property
     def env_name(self) -> str:
         return self.env_config.name
+
+
+@dataclass(frozen=True)
+class InferenceConfig:
+    """How actors are given actions."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = (
+        "inference_batch",
+        "transport",
+        "tls_cert",
+        "tls_key",
+        "tls_ca",
+        "tls_name",
+    )
+    inference_batch: CountOrZero = 0
+    """Environments that are answered at once; 0 for half of all, so that one half steps while the other is answered."""
+    inference_wait: NonNegative = 0.002
+    """Seconds after which those that wait are answered, however few they are."""
+    double_buffer: bool = False
+    """Actors step one half of their environments while the other half waits for actions."""
+    transport: Literal["runtime", "grpc"] = "runtime"
+    """runtime: what it has, on local a stream per actor through shared memory; grpc: one directly between machines."""
+    tls_cert: Path | None = None
+    """grpc between machines: the certificate of the inference server, as a PEM file that all nodes can read."""
+    tls_key: Path | None = None
+    """grpc between machines: the private key of --tls-cert."""
+    tls_ca: Path | None = None
+    """grpc between machines: the certificates that actors trust."""
+    tls_name: str = ""
+    """grpc between machines: the name that --tls-cert is for; the address of the server's node if not given."""
+
+    def check(self, cfg: Experiment) -> None:
+        """Refuse what cannot be served to the actors of an experiment."""
+        environments = cfg.actors * cfg.envs_per_actor
+        if self.inference_batch > environments:
+            raise ThespisError(
+                f"--inference-batch {self.inference_batch} is never full with {cfg.actors} actors of "
+                f"{cfg.envs_per_actor} environments; give at most {environments}"
+            )
+        if self.double_buffer and cfg.envs_per_actor % 2:
+            raise ThespisError(f"--double-buffer halves --envs-per-actor, which is {cfg.envs_per_actor}; make it even")
+        self._check_transport(cfg.on)
+
+    def _check_transport(self, on: str) -> None:
+        files = (self.tls_cert, self.tls_key, self.tls_ca)
+        if self.transport == "grpc" and on == "simulation":
+            raise ThespisError("--transport grpc opens real sockets, the simulation has none; leave it out there")
+        if (any(files) or self.tls_name) and (self.transport != "grpc" or on != "ray"):
+            raise ThespisError(
+                "--tls-* are for --transport grpc --on ray; on one machine nobody else can open the socket"
+            )
+        if (any(files) or self.tls_name) and not all(files):
+            raise ThespisError("give --tls-cert, --tls-key and --tls-ca together")
+
+    def streams(self, on: str) -> bool:
+        """Whether each actor has a stream of its own to the server."""
+        return self.transport == "grpc" or on == "local"
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether streams are encrypted."""
+        return self.tls_cert is not None
+
+    def absolute(self) -> InferenceConfig:
+        """Files as nodes find them that have another working directory."""
+        files: dict[str, Any] = {"tls_cert": self.tls_cert, "tls_key": self.tls_key, "tls_ca": self.tls_ca}
+        return dataclasses.replace(self, **{name: path.resolve() for name, path in files.items() if path is not None})
+
+    @property
+    def groups(self) -> int:
+        """Groups of environments that an actor steps in turns."""
+        return 2 if self.double_buffer else 1
+
+    def batch_rows(self, environments: int) -> int:
+        """Rows that make a batch full, of so many environments in all."""
+        return self.inference_batch or max(1, environments // 2)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from thespis.core.config import CEMConfig
 from thespis.core.types import Array
+from thespis.networks.configs import CEMConfig
 
 Score = Callable[[Array], Array]
 """Values float32 `[N, S]` of actions `[N, S, width]`, S of them for each of N rows."""

@@ -10,10 +10,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.core.config import DPGNetworkConfig
 from thespis.core.errors import ThespisError
 from thespis.core.types import Acted, Array, Inputs, State, map_tree
 from thespis.networks.acting import Stepper
+from thespis.networks.configs import DPGNetworkConfig
 from thespis.networks.encoder import Encoder
 from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
 from thespis.networks.policies import Agent, Output

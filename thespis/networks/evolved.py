@@ -11,10 +11,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.core.config import EvolvedNetworkConfig
 from thespis.core.errors import ThespisError
 from thespis.core.types import Array, Inputs, Tree, map_tree
 from thespis.networks.acting import Stepper, export_weights, load_weights
+from thespis.networks.configs import EvolvedNetworkConfig
 from thespis.networks.heads import DiagGaussian, build_distribution
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs, as_tensors

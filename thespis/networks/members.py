@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
-from thespis.core.config import EvolvedNetworkConfig
 from thespis.core.types import Array, Tree
 from thespis.envs.spaces import Spaces
+from thespis.networks.configs import EvolvedNetworkConfig
 from thespis.networks.moments import Moments
 
 

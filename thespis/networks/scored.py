@@ -9,11 +9,11 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from thespis.core.config import CEMConfig, DPGNetworkConfig, ScoredNetworkConfig
 from thespis.core.errors import ThespisError
 from thespis.core.types import Array, map_tree
 from thespis.envs.spaces import action_parts, action_row
 from thespis.networks.cem import Parts, Score, search, split, uniform
+from thespis.networks.configs import CEMConfig, DPGNetworkConfig, ScoredNetworkConfig
 from thespis.networks.dpg import Critic
 from thespis.networks.inputs import TensorInputs, TensorTree
 from thespis.networks.policies import Output

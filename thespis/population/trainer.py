@@ -55,6 +55,10 @@ class Trainer:
         take: Take[Segment],
         ready: Ready[Outcome],
     ) -> None:
+        if not members.root.parent.is_dir():
+            raise ThespisError(
+                f"{ctx.identity} does not see {members.root.parent}; give --run-dir a path that all nodes share"
+            )
         self._ctx, self._members, self._take, self._ready = ctx, members, take, ready
 
     async def run(self) -> None:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from thespis.algorithms.sac import SAC
 from thespis.algorithms.updates.update import Gradients
-from thespis.core.config import DPGNetworkConfig
 from thespis.core.errors import NonFiniteLoss
 from thespis.core.types import Array, Transitions, map_tree
 from thespis.networks.acting import copy_weights, export_weights, load_weights
+from thespis.networks.configs import DPGNetworkConfig
 from thespis.networks.dpg import Critic, bounded, small
 from thespis.networks.heads import HALF_LOG_2PI
 from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
