@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thespis.core.config import Experiment, NetworkConfig
-from thespis.core.config_io import load_yaml, to_dict
+from thespis.core.config import Experiment
+from thespis.core.config_io import load_yaml, to_dict, updated
 from thespis.core.errors import ThespisError
-from thespis.core.settings import given_fields
+from thespis.core.settings import names
 from thespis.core.user_code import resolve
 from thespis.runs.figures import number
 from thespis.training.launch import check
@@ -96,16 +96,9 @@ class Plan:
         return True
 
 
-def alike(cfg: Any, hidden: tuple[int, ...]) -> Any:
-    """The config with the same hidden layers in every network it has, however deep."""
-    changes: dict[str, Any] = {}
-    for field in given_fields(cfg):
-        value = getattr(cfg, field.name)
-        if isinstance(value, NetworkConfig):
-            changes[field.name] = dataclasses.replace(value, hidden=hidden)
-        elif dataclasses.is_dataclass(value):
-            changes[field.name] = alike(value, hidden)
-    return dataclasses.replace(cfg, **changes)
+def alike(cfg: Experiment, hidden: tuple[int, ...]) -> Experiment:
+    """The config with these hidden layers in the network of its algorithm, if it has one."""
+    return updated(cfg, {"network": {"hidden": hidden}}) if "network" in names(cfg) else cfg
 
 
 def network_line(cfg: Any) -> str:

@@ -43,6 +43,8 @@ def check_capacity(program: Program, cfg: Experiment) -> None:
             "give fewer --actors or --envs-per-actor"
         )
     _check_sizes(cfg, memory, cfg.envs_per_actor)
+    if cfg.learned is not None:
+        _check_network(cfg.learned.network, memory)
     if cfg.on != "local":
         return
     processes = len(program.processes)
@@ -55,26 +57,32 @@ def check_capacity(program: Program, cfg: Experiment) -> None:
 
 
 def _check_sizes(cfg: Any, memory: int, environments: int, prefix: str = "") -> None:
-    """Refuse networks, unrolls of so many environments, batches and populations that are larger than the memory."""
+    """Refuse unrolls of so many environments, batches and populations that are larger than the memory."""
     for part in dataclasses.fields(cfg):
         value = getattr(cfg, part.name)
-        if isinstance(value, NetworkConfig):
-            sizes = (*value.hidden, value.lstm, 4 * value.lstm)
-            # Each weight, its gradient, and two averages of the optimiser.
-            need = 16 * sum(before * after for before, after in itertools.pairwise(sizes))
-        elif part.name == "unroll_length":
+        if part.name == "unroll_length":
             need = _STEP_BYTES * value * environments
         else:
             need = _BYTES_EACH.get(part.name, 0) * (value if isinstance(value, int) else 0)
-        if need > memory:
-            flag = f"{prefix}{part.name}".replace("_", "-")
-            hint = ".hidden or .lstm" if isinstance(value, NetworkConfig) else ""
-            raise ThespisError(
-                f"--{flag}{hint} is too large: it takes {need / (1 << 30):,.1f} GB, and {memory / (1 << 30):.1f} GB of "
-                "memory are free; give less"
-            )
+        _refuse(f"{prefix}{part.name}", need, memory)
         if dataclasses.is_dataclass(value):
             _check_sizes(value, memory, environments, prefix if is_inline(part) else f"{prefix}{part.name}.")
+
+
+def _check_network(network: NetworkConfig, memory: int) -> None:
+    """Refuse a network that is larger than the memory."""
+    sizes = (*network.hidden, network.lstm, 4 * network.lstm)
+    # Each weight, its gradient, and two averages of the optimiser.
+    need = 16 * sum(before * after for before, after in itertools.pairwise(sizes))
+    _refuse("network.hidden or .lstm", need, memory)
+
+
+def _refuse(setting: str, need: int, memory: int) -> None:
+    if need > memory:
+        raise ThespisError(
+            f"--{setting.replace('_', '-')} is too large: it takes {need / (1 << 30):,.1f} GB, and "
+            f"{memory / (1 << 30):.1f} GB of memory are free; give less"
+        )
 
 
 def explain(error: OSError, program: Program) -> str:
