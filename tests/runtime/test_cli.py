@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -54,6 +55,19 @@ def test_help_does_not_wait_for_imports(words: list[str], absent: list[str]) -> 
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == "LOADED []"
     assert len(ended.stdout.splitlines()) > 1
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, "1 PASSIVE"), ({"OPENBLAS_NUM_THREADS": "2"}, "2 PASSIVE")])
+def test_threads_do_not_spin_beside_a_simulated_run(given: dict[str, str], found: str) -> None:
+    code = (
+        "import os\nfrom thespis.cli.main import main\nmain(['list'])\n"
+        "print(os.environ['OPENBLAS_NUM_THREADS'], os.environ['OMP_WAIT_POLICY'])"
+    )
+    unset = {
+        name: value for name, value in os.environ.items() if name not in ("OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY")
+    }
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=unset | given)
+    assert ended.stdout.splitlines()[-1] == found
 
 
 def test_learning_does_not_wait_for_imports(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ _COMMANDS = ("train", "resume", "eval", "record", "compare", "plot", "list", "sh
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 done, 1 the run failed, 2 the user can mend it, 130 interrupted."""
     from thespis.core.errors import ThespisError
+    from thespis.core.system.threads import limit_threads
 
+    limit_threads()  # a simulated run takes place in this process
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP, end="")

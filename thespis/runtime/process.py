@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from thespis.core.system.reaper import kill_marked
+from thespis.core.system.threads import THREADS
 from thespis.core.watch import Doing
 from thespis.runtime.control import Control
 
@@ -31,11 +32,7 @@ _STATUS = struct.Struct("<diiqq")  # since when, doing what (0: nothing), env + 
 _PLACE = struct.Struct("<iqq")  # the last three of them
 ARENA_BYTES = 4 << 30
 ENVIRONMENT = {
-    # Each process is one worker among several: numpy's matrix product must not spread over their cores as well.
-    "OPENBLAS_NUM_THREADS": "1",
-    # Threads of torch (libgomp) that wait for each other sleep. Spinning threads take the cores from everybody else
-    # (docs/ppo.md has the figures).
-    "OMP_WAIT_POLICY": "PASSIVE",
+    **THREADS,
     # Batches and activations come and go with every update. Given back to the system each time, their memory is
     # cleared and mapped anew each time, which costs a third of a small learner's update.
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
