@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from thespis.algorithms.r2d2 import Replayed
     from thespis.core.config import Experiment, ReplayConfig
     from thespis.core.context import Context
-    from thespis.core.edges import Draw, InsertStream, Prioritise, Publish, Pull, PullSlice, Sample
+    from thespis.core.edges import Draw, Insert, InsertStream, Prioritise, Publish, Pull, PullSlice, Sample
     from thespis.core.user_code import Spec
     from thespis.envs.autoreset import Environments
     from thespis.envs.spaces import Spaces
@@ -104,6 +104,12 @@ def initialised(made: PolicyNetwork, cfg: Experiment) -> PolicyNetwork:
 def return_discount(cfg: Experiment) -> float | None:
     """The discount of the returns that an actor sends with its unrolls, if rewards are normalised by them."""
     return cfg.algorithm.discount if cfg.algorithm.reward.normalize else None
+
+
+def unroll_actor(ctx: Context, cfg: Experiment, insert: Insert, policy: roles.LocalPolicy) -> roles.Actor:
+    """An actor that sends every unroll once, and explores by its policy alone."""
+    envs, length = environments(ctx, cfg, cfg.envs_per_actor), cfg.algorithm.items.unroll_length
+    return roles.Actor(ctx, envs, policy, insert, length, return_discount(cfg))
 
 
 def exploring_actor(
