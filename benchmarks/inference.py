@@ -190,8 +190,8 @@ def served(rows: tuple[int, ...], calls: int, way: str | None) -> dict[int, dict
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory) / "results.json"
         program = Program("inference")
-        server = program.add("inference", build_server, way, rows)
-        program.add("actor", Asker, server.edge("act"), way, rows, calls, str(results))
+        server = program.at().add("inference", build_server, way, rows)
+        program.at().add("actor", Asker, server.edge("act"), way, rows, calls, str(results))
         program.check()
         run = RunDirectory.create("inference", "none", 0, Path(directory) / "run")
         session = Session(Experiment(total_steps=ENOUGH), program, run, Screen(quiet=True))

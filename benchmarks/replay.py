@@ -247,11 +247,11 @@ class Drinker:
 
 def across(items: int, actors: int, shards: int, batches: int) -> None:
     p = Program("replay")
-    tables = [p.add("replay", replay, ATARI, capacity=items // shards, limiter=FREE) for _ in range(shards)]
+    tables = [p.at().add("replay", replay, ATARI, capacity=items // shards, limiter=FREE) for _ in range(shards)]
     sample = tuple(table.edge("sample", items=BATCH // shards) for table in tables)
-    p.add("learner", Drinker, sample, tuple(table.edge("prioritise") for table in tables))
+    p.at().add("learner", Drinker, sample, tuple(table.edge("prioritise") for table in tables))
     for index in range(actors):
-        p.add("actor", Feeder, tables[index % shards].edge("insert", items=STEPS * ENVS))
+        p.at().add("actor", Feeder, tables[index % shards].edge("insert", items=STEPS * ENVS))
     p.check()
     with tempfile.TemporaryDirectory() as place:
         cfg = Experiment(total_steps=batches, checkpoint_every=1e9, report_every=1.0)

@@ -18,12 +18,12 @@ pytestmark = pytest.mark.timeout(120)
 
 def build(path: Path, producers: int = 2, delay: float = 0.0, crash_at: Any = None, queue: Any = None) -> Program:
     program = Program("experience")
-    queue = queue(program) if queue else program.add("queue", Replay.queue, capacity=CAPACITY)
+    queue = queue(program) if queue else program.at().add("queue", Replay.queue, capacity=CAPACITY)
     acked, sample = path / "acked-0", queue.edge("sample", items=BATCH)
-    program.add("consumer", Consumer, sample, path / "taken", BATCH, acked, delay, CAPACITY)
+    program.at().add("consumer", Consumer, sample, path / "taken", BATCH, acked, delay, CAPACITY)
     for index in range(producers):
         journal = path / f"acked-{index}"
-        program.add("producer", Producer, queue.edge("insert"), journal, ITEMS, crash_at, restarts=2)
+        program.at(restarts=2).add("producer", Producer, queue.edge("insert"), journal, ITEMS, crash_at)
     return program
 
 
@@ -84,8 +84,8 @@ def test_nothing_is_stored_for_a_producer_that_died_waiting(on: str, how: str, p
 def test_a_queue_that_dies_is_called_again(on: str, how: str, perform: Any, tmp_path: Path) -> None:
     def fragile(program: Program) -> Any:
         once = tmp_path / "queue.crashed"
-        return program.add(
-            "queue", Forgetful.fragile, capacity=CAPACITY, crash_at=(20, how), once=once, process="services", restarts=1
+        return program.at(process="services", restarts=1).add(
+            "queue", Forgetful.fragile, capacity=CAPACITY, crash_at=(20, how), once=once
         )
 
     outcome = perform(build(tmp_path, producers=1, queue=fragile), on, total_steps=1, stall_timeout=10.0)

@@ -23,13 +23,13 @@ def build(path: Path, server: Any) -> Program:
     handle = server(program)
     for index in range(WORKERS):
         edges = handle.edge("join"), handle.edge("push")
-        program.add("worker", Pusher, *edges, path / f"pushed-{index}", PUSHES, WORKERS)
+        program.at().add("worker", Pusher, *edges, path / f"pushed-{index}", PUSHES, WORKERS)
     return program
 
 
 def sound(program: Program) -> Any:
     optimizer = OptimizerConfig(kind="sgd", learning_rate=1.0)
-    return program.add("server", ParameterServer, optimizer=optimizer, budget=Budget(1))
+    return program.at().add("server", ParameterServer, optimizer=optimizer, budget=Budget(1))
 
 
 @pytest.mark.parametrize("on", ["simulation", "local", "ray"])
@@ -54,7 +54,7 @@ def test_a_server_that_dies_before_it_answers(how: str, perform: Any, tmp_path: 
 
     def fragile(program: Program) -> Any:
         once = tmp_path / "server.crashed"
-        return program.add("server", FragileServer.fragile, crash_at=(20, how), once=once, restarts=1)
+        return program.at(restarts=1).add("server", FragileServer.fragile, crash_at=(20, how), once=once)
 
     outcome = perform(build(tmp_path, fragile), "local", total_steps=WORKERS, checkpoint_every=0.2)
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error

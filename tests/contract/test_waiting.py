@@ -18,7 +18,7 @@ RUNTIMES = ["simulation", "local", "ray"]
 @pytest.mark.parametrize("on", RUNTIMES)
 def test_a_service_that_never_answers(on: str, perform: Any) -> None:
     program = Program("silence")
-    program.add("asker", Asker, program.add("oracle", Mute).edge("ask"))
+    program.at().add("asker", Asker, program.at().add("oracle", Mute).edge("ask"))
     outcome = perform(program, on, stall_timeout=3.0)
     assert outcome.summary["exit_reason"] == "stalled"
     assert "asker 0 waits for asker.oracle.ask" in outcome.error
@@ -29,10 +29,10 @@ def test_a_service_that_never_answers(on: str, perform: Any) -> None:
 
 def test_the_simulation_finds_a_deadlock(perform: Any, tmp_path: Path) -> None:
     program = Program("starved")
-    queue = program.add("queue", Replay.queue, capacity=4)
-    program.add("producer", Producer, queue.edge("insert"), tmp_path / "acked", 3)
+    queue = program.at().add("queue", Replay.queue, capacity=4)
+    program.at().add("producer", Producer, queue.edge("insert"), tmp_path / "acked", 3)
     sample = queue.edge("sample", items=4)
-    program.add("consumer", Consumer, sample, tmp_path / "taken", 4, tmp_path / "acked")
+    program.at().add("consumer", Consumer, sample, tmp_path / "taken", 4, tmp_path / "acked")
     outcome = perform(program, "simulation")
     assert outcome.summary["exit_reason"] == "deadlock"
     assert outcome.error == "nothing can run; consumer 0 waits for consumer.queue.sample"
@@ -42,8 +42,8 @@ def test_the_simulation_finds_a_deadlock(perform: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("on", RUNTIMES)
 def test_a_service_that_fails_is_named_itself(on: str, process: str | None, perform: Any) -> None:
     program = Program("failing")
-    oracle = program.add("oracle", Mute, error="no such question", process=process)
-    program.add("asker", Asker, oracle.edge("ask"), process=process)
+    oracle = program.at(process=process).add("oracle", Mute, error="no such question")
+    program.at(process=process).add("asker", Asker, oracle.edge("ask"))
     outcome = perform(program, on)
     assert outcome.summary["exit_reason"] == "error"
     assert outcome.error.startswith("oracle 0: ValueError: no such question")
@@ -54,7 +54,7 @@ def test_a_service_that_fails_is_named_itself(on: str, process: str | None, perf
 def test_the_end_of_a_run_removes_what_a_death_left_half_written(on: str, perform: Any, stage: Any) -> None:
     program = Program("half")
     how = "raise" if on == "simulation" else "kill"
-    program.add("writer", HalfWriter, stage.run / "checkpoints", how, restarts=0)
+    program.at(restarts=0).add("writer", HalfWriter, stage.run / "checkpoints", how)
     outcome = perform(program, on)
     assert outcome.summary["exit_reason"] == "error"
     assert (stage.run / "crashed").exists()

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.timeout(120)
 
 def build(path: Path, crash_at: tuple[int, str] | None, goal: Version) -> Program:
     program = Program("weights")
-    store = program.add("weights", WeightStore)
+    store = program.at().add("weights", WeightStore)
     once = path / "publisher.crashed"
-    program.add("learner", Publisher, store.edge("publish"), UPDATES, crash_at, once, restarts=1)
+    program.at(restarts=1).add("learner", Publisher, store.edge("publish"), UPDATES, crash_at, once)
     for index in range(2):
-        program.add("puller", Puller, store.edge("pull"), path / f"seen-{index}", goal)
+        program.at().add("puller", Puller, store.edge("pull"), path / f"seen-{index}", goal)
     return program
 
 

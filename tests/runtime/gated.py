@@ -23,5 +23,5 @@ class Gate:
 
 def program(cfg: impala.Config) -> Program:
     p = impala.program(cfg)
-    p.add("gate", Gate)
+    p.at().add("gate", Gate)
     return p

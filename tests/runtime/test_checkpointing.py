@@ -138,7 +138,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     monkeypatch.setattr(supervisor, "_TICK_SECONDS", 0.001)
     program = Program("test")
     for role, kind in (("learner", Learner), ("actor", Actor)):
-        program.add(role, kind, restarts=5)
+        program.at(restarts=5).add(role, kind)
     cfg = Experiment(on="local", total_steps=NEVER, report_every=0.001, checkpoint_every=0.001, keep=1)
     session = Session(cfg, program, RunDirectory.create("test", "none", 0, tmp_path / "run"), Screen(quiet=True))
     yield Stand(program, session)

@@ -30,7 +30,7 @@ class Broken:
         raise RuntimeError("a wheel came off")
 def program(cfg):
     p = impala.program(cfg)
-    p.add("broken", Broken)
+    p.at().add("broken", Broken)
     return p
 """
 

@@ -120,7 +120,7 @@ def test_no_room_is_said_with_names(on: str, perform: Any, tmp_path: Path) -> No
     queue = learner.add("queue", Replay.queue, capacity=2)
     consumed, acked = tmp_path / "taken", tmp_path / "acked"
     learner.add("consumer", Consumer, queue.edge("sample", items=1), consumed, 1, acked)
-    program.add("producer", Producer, queue.edge("insert"), acked, 1, cpus=99, gpus=1)
+    program.at(cpus=99, gpus=1).add("producer", Producer, queue.edge("insert"), acked, 1)
     with pytest.raises(ThespisError) as refused:
         perform(program, on, placement_timeout=1.0)
     told = str(refused.value)
@@ -149,7 +149,7 @@ class Opens:
 @pytest.mark.parametrize("on", ["ray"])
 def test_an_environment_that_hangs_while_it_is_made_is_named(on: str, perform: Any, tmp_path: Path) -> None:
     program = Program("opens")
-    program.add("opener", Opens, tmp_path / "once", restarts=1)
+    program.at(restarts=1).add("opener", Opens, tmp_path / "once")
     outcome = perform(program, on, total_steps=1, env_timeout=1.0)
     assert "opener 0: EnvError: env 0: __init__ did not return within 1 s; restarting" in outcome.log
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error
@@ -159,8 +159,8 @@ def test_an_environment_that_hangs_while_it_is_made_is_named(on: str, perform: A
 def test_a_node_that_does_not_see_the_run_directory(on: str, perform: Any, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr("thespis.runtime.session.Session.topology", lambda *_: None)
     program = Program("blind")
-    queue = program.add("queue", Replay.queue, capacity=2)
-    program.add("producer", Producer, queue.edge("insert"), tmp_path / "acked", 1)
+    queue = program.at().add("queue", Replay.queue, capacity=2)
+    program.at().add("producer", Producer, queue.edge("insert"), tmp_path / "acked", 1)
     outcome = perform(program, on)
     assert outcome.summary["exit_reason"] == "error"
     assert "queue-0 runs on node" in outcome.error
@@ -177,7 +177,7 @@ def test_a_node_is_lost_and_another_added(on: str, perform: Any, ray_cluster: An
     sample = queue.edge("sample", items=2)
     program.at(colocate="learner", gpus=1).add("consumer", Consumer, sample, tmp_path / "taken", 2, acked[0])
     for journal in acked:  # more CPUs than the lasting nodes have; only one of those has a GPU
-        program.add("producer", Producer, queue.edge("insert"), journal, items, cpus=5, restarts=2)
+        program.at(cpus=5, restarts=2).add("producer", Producer, queue.edge("insert"), journal, items)
     doomed = ray_cluster.add_node(num_cpus=10, object_store_memory=200 << 20)
 
     with ThreadPoolExecutor() as pool:

@@ -11,10 +11,11 @@ import torch
 from episode_ends import same_step
 from gymnasium import spaces
 
-from thespis.algorithms.updates.vtrace import NonFiniteLoss, VTraceUpdate
+from thespis.algorithms.updates.vtrace import VTraceUpdate
 from thespis.algorithms.updates.vtrace_targets import vtrace
 from thespis.algorithms.vtrace import VTrace
 from thespis.core.config import NetworkConfig, RewardConfig
+from thespis.core.errors import NonFiniteLoss
 from thespis.core.types import Array, Inputs, Unroll
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic

@@ -59,7 +59,7 @@ def test_what_went_wrong_first_is_what_is_told() -> None:
         host = Host(told.append, Status(page))
         os.close(page)
         program = Program("test")
-        program.add("server", cannot_be_built)
+        program.at().add("server", cannot_be_built)
         identity = Identity("server", 0, run_seed=0)
         start = Start([], pickle.dumps(program.roles), [identity], {}, frozenset(), None, report_seconds=1.0)
         host.start(start)

@@ -47,10 +47,10 @@ def refusal(program: Program) -> str:
 
 def queue_program(capacity: int, batch: int, actors: int = 1) -> Program:
     program = Program("test")
-    queue = program.add("queue", Replay.queue, capacity=capacity)
-    program.add("learner", Worker, queue.edge("sample", items=batch))
+    queue = program.at().add("queue", Replay.queue, capacity=capacity)
+    program.at().add("learner", Worker, queue.edge("sample", items=batch))
     for _ in range(actors):
-        program.add("actor", Worker, queue.edge("insert"))
+        program.at().add("actor", Worker, queue.edge("insert"))
     return program
 
 
@@ -59,22 +59,22 @@ def test_a_sound_program_is_accepted() -> None:
 
 
 def test_a_call_to_a_role_of_another_program() -> None:
-    elsewhere = Program("elsewhere").add("oracle", Service)
+    elsewhere = Program("elsewhere").at().add("oracle", Service)
     program = Program("test")
-    program.add("worker", Worker, elsewhere.edge("ask"))
+    program.at().add("worker", Worker, elsewhere.edge("ask"))
     assert refusal(program) == "test: worker 0 calls 'oracle' 0, but no such role was added"
 
 
 def test_a_method_that_is_not_an_edge() -> None:
     program = Program("test")
-    program.add("worker", Worker, program.add("oracle", Service).edge("answer"))
+    program.at().add("worker", Worker, program.at().add("oracle", Service).edge("answer"))
     assert refusal(program) == "test: worker 0 calls oracle.answer, but oracle only has ask"
 
 
 @pytest.mark.parametrize("builder", [build_something, Worker])
 def test_a_role_that_serves_no_edges(builder: Any) -> None:
     program = Program("test")
-    program.add("worker", Worker, program.add("oracle", builder).edge("ask"))
+    program.at().add("worker", Worker, program.at().add("oracle", builder).edge("ask"))
     assert refusal(program).startswith("test: worker 0 calls oracle 0, which serves no edges; give its class a `descr")
 
 
@@ -83,11 +83,11 @@ def test_parts_that_cannot_travel(kind: str, tmp_path: Path) -> None:
     lock = threading.Lock()
     with (tmp_path / "file").open("w") as file:
         program = Program("test")
-        ask = program.add("oracle", Service).edge("ask")
+        ask = program.at().add("oracle", Service).edge("ask")
         if kind == "builder":
-            program.add("worker", lambda ctx, ask: Worker(ctx, ask, lock), ask)
+            program.at().add("worker", lambda ctx, ask: Worker(ctx, ask, lock), ask)
         else:
-            program.add("worker", Worker, ask, extra=lock if kind == "lock" else file)
+            program.at().add("worker", Worker, ask, extra=lock if kind == "lock" else file)
         told = refusal(program)
     assert told.startswith("worker 0: ") and told.endswith("; pass what builds it instead")
     assert "cannot be sent to another process" in told
@@ -96,7 +96,7 @@ def test_parts_that_cannot_travel(kind: str, tmp_path: Path) -> None:
 def test_a_lambda_that_can_travel_is_no_problem() -> None:
     size = 3
     program = Program("test")
-    program.add("oracle", lambda ctx: Service(ctx, size=size))
+    program.at().add("oracle", lambda ctx: Service(ctx, size=size))
     program.check()
 
 
@@ -118,8 +118,8 @@ def test_waiting_for_ever_is_refused(program: Program, words: str) -> None:
 def test_the_kind_of_a_role_is_found_however_it_is_built() -> None:
     program = Program("test")
     for builder in (Service, Service.large, build_service):
-        program.add("oracle", builder)
-    program.add("oracle", build_something)
+        program.at().add("oracle", builder)
+    program.at().add("oracle", build_something)
     assert [spec.kind for spec in program.roles] == [Service, Service, Service, None]
 
 
@@ -132,8 +132,8 @@ def test_adding_the_same_name_counts_up() -> None:
 
 def test_a_shared_process_has_the_patience_of_its_least_patient_role() -> None:
     program = Program("test")
-    program.add("queue", Replay.queue, capacity=1, process="services", restarts=5)
-    program.add("weights", WeightStore, process="services", restarts=2)
+    program.at(process="services", restarts=5).add("queue", Replay.queue, capacity=1)
+    program.at(process="services", restarts=2).add("weights", WeightStore)
     assert shared(program.processes["services"]) == 2
 
 
@@ -172,9 +172,9 @@ def test_impossible_settings_of_an_architecture() -> None:
 )
 def test_gradients_that_would_wait_for_ever_are_refused(workers: int, settings: dict[str, Any], complaint: str) -> None:
     program = Program("refused")
-    server = program.add("server", ParameterServer, optimizer=OptimizerConfig(), total_steps=1, **settings)
+    server = program.at().add("server", ParameterServer, optimizer=OptimizerConfig(), total_steps=1, **settings)
     for _ in range(workers):
-        program.add("worker", Worker, server.edge("push"))
+        program.at().add("worker", Worker, server.edge("push"))
     with pytest.raises(ThespisError, match=complaint):
         program.check()
 
@@ -198,5 +198,5 @@ def test_a_class_without_a_description_is_a_plain_worker() -> None:
 def test_arrows_are_drawn_the_way_the_payload_goes(method: Method, arrow: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(Service, "description", RoleDescription(methods={"ask": method}))
     program = Program("test")
-    program.add("worker", Worker, program.add("oracle", Service).edge("ask"))
+    program.at().add("worker", Worker, program.at().add("oracle", Service).edge("ask"))
     assert arrow in mermaid(program)

@@ -160,9 +160,9 @@ def test_several_steps_are_one_update(bad: int | None, made: int) -> None:
 
 def test_a_barrier_that_too_few_could_pass_is_refused() -> None:
     p = Program("test")
-    queue = p.add("queue", roles.Replay.queue, capacity=4)
-    p.add("learner", lambda ctx, sample: None, queue.edge("sample", items=3, of_one_version=True))
+    queue = p.at().add("queue", roles.Replay.queue, capacity=4)
+    p.at().add("learner", lambda ctx, sample: None, queue.edge("sample", items=3, of_one_version=True))
     for _ in range(2):
-        p.add("actor", lambda ctx, insert: None, queue.edge("insert"))
+        p.at().add("actor", lambda ctx, insert: None, queue.edge("insert"))
     with pytest.raises(ThespisError, match="waits for 3 unrolls of one version but only 2 actors make one each"):
         p.check()

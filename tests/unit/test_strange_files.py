@@ -147,5 +147,5 @@ def test_who_holds_the_weights() -> None:
     cfg = gorila.Config(actors=3, shards=2)
     assert gorila.program(cfg).weight_holders == [("server", 0), ("server", 1)]
     queue = Program("queue")
-    queue.add("queue", Replay, capacity=1)
+    queue.at().add("queue", Replay, capacity=1)
     assert queue.weight_holders == []

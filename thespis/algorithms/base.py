@@ -88,6 +88,12 @@ class Algorithm(Generic[Items]):
 
         one_part(spaces.action_space)
 
+    def check_factory(self, spaces: Spaces, wanted: type[object], made: str) -> None:
+        """Refuse a network of the user's own that does not extend `wanted`. `made`: what it is instead, in words."""
+        if self.network.factory and not isinstance(self.build_network(spaces, seed=0), wanted):
+            name = f"{wanted.__module__}.{wanted.__name__}".removeprefix("thespis.")
+            raise ThespisError(f"{self.network.factory!r} makes {made}; extend {name}")
+
     @property
     def off_policy(self) -> bool:
         """Whether the age of the policy that acted is corrected for: a worker may act on while it learns."""
@@ -128,6 +134,12 @@ class Algorithm(Generic[Items]):
         other learners make some of them as well.
         """
         raise NotImplementedError
+
+
+def check_feed_forward(network: NetworkConfig) -> None:
+    """Refuse an LSTM where a batch holds transitions from anywhere, without the steps before them."""
+    if network.lstm:
+        raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
 
 
 def carried(config: type[Any]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from thespis.algorithms.base import Algorithm, Exploration
+from thespis.algorithms.base import Algorithm, Exploration, check_feed_forward
 from thespis.core.bounds import Count, Fraction, Positive
 from thespis.core.config import OptimizerConfig, ReplayConfig, RewardConfig, Transitions
 from thespis.core.errors import ThespisError
@@ -67,20 +67,14 @@ class DPG(Algorithm[Transitions]):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
-        if self.network.lstm:
-            raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
-        if len(self.network.critic_hidden) < 2:
-            raise ThespisError("the critic's first layer does not see the action; give --network.critic-hidden two")
+        check_feed_forward(self.network)
 
     def validate(self, spaces: Spaces) -> None:
         from thespis.networks.dpg import DPGNetwork, bounded
 
         super().validate(spaces)
         bounded(spaces.action_space)
-        if self.network.factory and not isinstance(self.build_network(spaces, seed=0), DPGNetwork):
-            raise ThespisError(
-                f"{self.network.factory!r} makes a network without a critic; extend networks.dpg.DPGNetwork"
-            )
+        self.check_factory(spaces, DPGNetwork, "a network without a critic")
 
     def network_class(self) -> Callable[..., PolicyNetwork]:
         from thespis.networks.dpg import DPGNetwork

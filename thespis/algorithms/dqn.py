@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from thespis.algorithms.base import Algorithm, Exploration
+from thespis.algorithms.base import Algorithm, Exploration, check_feed_forward
 from thespis.core.bounds import Count, CountOrZero, Fraction, NonNegative, Threshold
 from thespis.core.config import OptimizerConfig, QNetworkConfig, RewardConfig, Transitions
-from thespis.core.errors import ThespisError
 from thespis.core.settings import inline
 
 if TYPE_CHECKING:
@@ -82,8 +81,7 @@ class DQN(Algorithm[Transitions]):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
-        if self.network.lstm:
-            raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
+        check_feed_forward(self.network)
 
     def validate(self, spaces: Spaces) -> None:
         from thespis.networks.heads import count_actions

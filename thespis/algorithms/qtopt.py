@@ -64,10 +64,7 @@ class QTOpt(Algorithm[Examples]):
         from thespis.networks.scored import ScoredNetwork, parts_of
 
         parts_of(spaces.action_space)
-        if self.network.factory and not isinstance(self.build_network(spaces, seed=0), ScoredNetwork):
-            raise ThespisError(
-                f"{self.network.factory!r} makes no network of Q(x, a); extend networks.scored.ScoredNetwork"
-            )
+        self.check_factory(spaces, ScoredNetwork, "no network of Q(x, a)")
 
     def network_class(self) -> Callable[..., PolicyNetwork]:
         from thespis.networks.scored import ScoredNetwork

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from thespis.algorithms.base import Algorithm, Exploration, Sampled
+from thespis.algorithms.base import Algorithm, Exploration, Sampled, check_feed_forward
 from thespis.core.bounds import Bounds, Count, Fraction, Positive
 from thespis.core.config import OptimizerConfig, RewardConfig, Transitions
 from thespis.core.errors import ThespisError
@@ -48,10 +48,7 @@ class SAC(Algorithm[Transitions]):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
-        if self.network.lstm:
-            raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
-        if len(self.network.critic_hidden) < 2:
-            raise ThespisError("a critic's first layer does not see the action; give --network.critic-hidden two")
+        check_feed_forward(self.network)
         if self.items.replay.actor_priorities:
             raise ThespisError(
                 "sac's actors ask no critic, so they know no TD errors; leave --replay.actor-priorities False"
@@ -63,11 +60,7 @@ class SAC(Algorithm[Transitions]):
 
         super().validate(spaces)
         bounded(spaces.action_space)
-        if self.network.factory and not isinstance(self.build_network(spaces, seed=0), SACNetwork):
-            raise ThespisError(
-                f"{self.network.factory!r} makes a network without critics and a temperature; extend "
-                "algorithms.updates.sac.SACNetwork"
-            )
+        self.check_factory(spaces, SACNetwork, "a network without critics and a temperature")
 
     def network_class(self) -> Callable[..., PolicyNetwork]:
         from thespis.algorithms.updates.sac import SACNetwork

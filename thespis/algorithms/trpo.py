@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from thespis.algorithms.base import Algorithm, Exploration, Sampled
 from thespis.core.bounds import Bounds, Count, Fraction, NonNegative, Positive
 from thespis.core.config import NetworkConfig, OptimizerConfig, RewardConfig, Rounds
-from thespis.core.errors import ThespisError
 from thespis.core.settings import inline
 
 if TYPE_CHECKING:
@@ -60,11 +59,7 @@ class TRPO(Algorithm[Rounds]):
         from thespis.networks.separate import SeparateActorCritic
 
         super().validate(spaces)
-        if self.network.factory and not isinstance(self.build_network(spaces, seed=0), SeparateActorCritic):
-            raise ThespisError(
-                f"{self.network.factory!r} makes a network whose policy and value may share parameters; "
-                "extend networks.separate.SeparateActorCritic"
-            )
+        self.check_factory(spaces, SeparateActorCritic, "a network whose policy and value may share parameters")
 
     def network_class(self) -> type[SeparateActorCritic]:
         from thespis.networks.separate import SeparateActorCritic

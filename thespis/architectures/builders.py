@@ -106,6 +106,12 @@ def return_discount(cfg: Experiment) -> float | None:
     return cfg.algorithm.discount if cfg.algorithm.reward.normalize else None
 
 
+def unroll_actor(ctx: Context, cfg: Experiment, insert: Insert, policy: roles.LocalPolicy) -> roles.Actor:
+    """An actor that sends every unroll once, and explores by its policy alone."""
+    envs, length = environments(ctx, cfg, cfg.envs_per_actor), cfg.algorithm.items.unroll_length
+    return roles.Actor(ctx, envs, policy, insert, length, return_discount(cfg))
+
+
 def exploring_actor(
     ctx: Context, cfg: Experiment, insert: InsertStream, policy: roles.LocalPolicy, replays: int = 1
 ) -> roles.Actor:

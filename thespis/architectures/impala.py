@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import (
-    add_evaluator,
-    build_queue_learner,
-    environments,
-    local_policy,
-    return_discount,
-)
+from thespis.architectures.builders import add_evaluator, build_queue_learner, local_policy, unroll_actor
 from thespis.core.bounds import Count, CountOrZero
 from thespis.core.config import Experiment, Unrolls
 from thespis.core.program import Program
@@ -41,8 +35,7 @@ class Config(Experiment):
 
 
 def build_actor(ctx: Context, cfg: Config, insert: Insert, pull: Pull) -> roles.Actor:
-    envs, length = environments(ctx, cfg, cfg.envs_per_actor), cfg.algorithm.items.unroll_length
-    return roles.Actor(ctx, envs, local_policy(ctx, cfg, pull, ahead=True), insert, length, return_discount(cfg))
+    return unroll_actor(ctx, cfg, insert, local_policy(ctx, cfg, pull, ahead=True))
 
 
 def program(cfg: Config) -> Program:

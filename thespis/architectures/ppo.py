@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.ppo import PPO
-from thespis.architectures.builders import (
-    add_evaluator,
-    build_rounds_learner,
-    environments,
-    local_policy,
-    return_discount,
-)
+from thespis.architectures.builders import add_evaluator, build_rounds_learner, local_policy, unroll_actor
 from thespis.core.bounds import CountOrZero
 from thespis.core.config import Experiment, Rounds
 from thespis.core.errors import ThespisError
@@ -56,8 +50,7 @@ class Config(Experiment):
 
 def build_actor(ctx: Context, cfg: Config, insert: Insert, following: Next) -> roles.Actor:
     """`following`: the edge to the next version, so that the actor makes one unroll of each."""
-    envs, length = environments(ctx, cfg, cfg.envs_per_actor), cfg.algorithm.items.unroll_length
-    return roles.Actor(ctx, envs, local_policy(ctx, cfg, following), insert, length, return_discount(cfg))
+    return unroll_actor(ctx, cfg, insert, local_policy(ctx, cfg, following))
 
 
 def program(cfg: Config) -> Program:

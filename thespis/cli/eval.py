@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from thespis.cli.parser import Parser, add_env_flags, add_max_steps, count, seed
+from thespis.cli.parser import Parser, add_env_flags, add_max_steps, add_policy_flags, count
 from thespis.cli.trusting import add_trust, open_run
 from thespis.cli.writable import check_file
 
@@ -13,14 +13,7 @@ def run(words: list[str]) -> int:
     parser = Parser("thespis eval", description="Play episodes with the policy of a run.")
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--episodes", type=count, default=10, help="how many to play (default: 10)")
-    parser.add_argument(
-        "--checkpoint",
-        choices=["newest", "best"],
-        default="newest",
-        help="where to take the policy from (default: newest)",
-    )
-    parser.add_argument("--sample", action="store_true", help="draw actions instead of taking the likeliest")
-    parser.add_argument("--seed", type=seed, default=0, help="of the environment and of drawn actions (default: 0)")
+    add_policy_flags(parser)
     parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode as .gif or .mp4")
     add_trust(parser)
     add_env_flags(parser)

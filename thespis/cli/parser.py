@@ -33,6 +33,18 @@ def add_env_flags(parser: Parser) -> None:
     )
 
 
+def add_policy_flags(parser: Parser) -> None:
+    """Flags for which policy of a run plays, and how it draws its actions."""
+    parser.add_argument(
+        "--checkpoint",
+        choices=["newest", "best"],
+        default="newest",
+        help="where to take the policy from (default: newest)",
+    )
+    parser.add_argument("--sample", action="store_true", help="draw actions instead of taking the likeliest")
+    parser.add_argument("--seed", type=seed, default=0, help="of the environment and of drawn actions (default: 0)")
+
+
 def add_max_steps(parser: Parser) -> None:
     parser.add_argument(
         "--max-steps",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from thespis.cli.parser import Parser, add_env_flags, add_max_steps, count, seed
+from thespis.cli.parser import Parser, add_env_flags, add_max_steps, add_policy_flags, count
 from thespis.cli.trusting import add_trust, open_run
 from thespis.cli.writable import check_directory
 from thespis.core.errors import ThespisError
@@ -15,14 +15,7 @@ def run(words: list[str]) -> int:
     parser.add_argument("run", type=Path, help="the run directory")
     parser.add_argument("--episodes", type=count, default=100, help="how many to record (default: 100)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new directory for them")
-    parser.add_argument(
-        "--checkpoint",
-        choices=["newest", "best"],
-        default="newest",
-        help="where to take the policy from (default: newest)",
-    )
-    parser.add_argument("--sample", action="store_true", help="draw actions instead of taking the likeliest")
-    parser.add_argument("--seed", type=seed, default=0, help="of the environment and of drawn actions (default: 0)")
+    add_policy_flags(parser)
     add_trust(parser)
     add_env_flags(parser)
     add_max_steps(parser)

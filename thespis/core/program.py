@@ -16,7 +16,19 @@ import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from thespis.core.errors import ThespisError
 from thespis.core.service import Method, describe
@@ -171,6 +183,18 @@ class Placement:
         return Handle(role, index)
 
 
+class Where(TypedDict, total=False):
+    """The settings of `Placement` as keyword arguments."""
+
+    process: str | None
+    colocate: str | None
+    restarts: int
+    cpus: float | None
+    gpus: float
+    counts_as_actor: bool
+    thread: bool
+
+
 class Arrow(NamedTuple):
     """All edges from roles of one name to one method of a service."""
 
@@ -190,56 +214,9 @@ class Program:
         self.notes: list[str] = []
         """What a run says when it starts."""
 
-    def at(
-        self,
-        *,
-        process: str | None = None,
-        colocate: str | None = None,
-        restarts: int = 0,
-        cpus: float | None = None,
-        gpus: float = 0.0,
-        counts_as_actor: bool = False,
-        thread: bool = False,
-    ) -> Placement:
+    def at(self, **where: Unpack[Where]) -> Placement:
         """A placement of this program, to add roles to; `Placement` says what each setting means."""
-        return Placement(
-            program=self,
-            process=process,
-            colocate=colocate,
-            restarts=restarts,
-            cpus=cpus,
-            gpus=gpus,
-            counts_as_actor=counts_as_actor,
-            thread=thread,
-        )
-
-    def add(
-        self,
-        role: str,
-        builder: Callable[..., R],
-        *args: Any,
-        restarts: int = 0,
-        process: str | None = None,
-        cpus: float | None = None,
-        gpus: float = 0.0,
-        near: str | None = None,
-        actor: bool = False,
-        thread: bool = False,
-        **settings: Any,
-    ) -> Handle[R]:
-        """Add a role at a placement of its own; its arguments are not checked. `near`: colocate; `actor`:
-        counts_as_actor.
-        """
-        place = self.at(
-            process=process,
-            colocate=near,
-            restarts=restarts,
-            cpus=cpus,
-            gpus=gpus,
-            counts_as_actor=actor,
-            thread=thread,
-        )
-        return place.add(role, builder, *args, **settings)
+        return Placement(program=self, **where)
 
     def count(self, role: str) -> int:
         """How many roles of this name there are."""

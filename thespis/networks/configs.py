@@ -21,6 +21,10 @@ class DPGNetworkConfig(NetworkConfig):
     critic_hidden: tuple[LayerSize, ...] = (256, 256)
     """Layer sizes of the critic's mlp; the first reads the observation, the others its features and the action."""
 
+    def __post_init__(self) -> None:
+        if len(self.critic_hidden) < 2:
+            raise ThespisError("a critic's first layer does not see the action; give --network.critic-hidden two")
+
 
 @dataclass(frozen=True)
 class EvolvedNetworkConfig(NetworkConfig):

@@ -15,6 +15,7 @@ from thespis.core.types import Acted, Array, Inputs, State, map_tree
 from thespis.networks.acting import Stepper
 from thespis.networks.configs import DPGNetworkConfig
 from thespis.networks.encoder import Encoder
+from thespis.networks.heads import as_vectors, no_density
 from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
 from thespis.networks.policies import Agent, Output
 from thespis.networks.torso import MLP
@@ -41,8 +42,7 @@ class NoisyAction:
         self.sigma = amount
 
     def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        nothing = torch.zeros(params.shape[:-1])
-        return nothing, nothing
+        return no_density(params)
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         noise = rng.standard_normal((len(params), self.features), np.float32)
@@ -53,7 +53,7 @@ class NoisyAction:
         return self._shaped(params[:, :-1])
 
     def encode(self, actions: Tensor) -> Tensor:
-        return actions.float().flatten(actions.dim() - len(self._shape)) if self._shape else actions.float()[..., None]
+        return as_vectors(actions, self._shape).float()
 
     def _shaped(self, actions: Array) -> tuple[Array, Array]:
         return actions.reshape(-1, *self._shape), np.zeros(len(actions), np.float32)

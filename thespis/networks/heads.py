@@ -188,7 +188,7 @@ class MultiCategorical:
         return torch.cat([part.encode(column) for part, column in columns], -1)
 
     def _columns(self, actions: Tensor) -> tuple[Tensor, ...]:
-        return actions.flatten(actions.dim() - len(self._shape)).unbind(-1)
+        return as_vectors(actions, self._shape).unbind(-1)
 
     def _split(self, params: Array) -> list[tuple[Categorical, Array]]:
         return list(zip(self._parts, np.split(params, self._bounds, -1), strict=True))
@@ -198,17 +198,36 @@ class MultiCategorical:
         return actions, np.stack([logp for _, logp in drawn]).sum(0)
 
 
-class DiagGaussian:
-    """Independent normals; parameters are the means, then the logs of the deviations.
+class Gaussian:
+    """Base of policies made of independent normals; parameters are the means, then the logs of the deviations.
 
-    Actions are not clipped here: the log-probability is that of the action as drawn, and whoever steps the
-    environment clips to its bounds.
+    Subclasses implement `evaluate`, and `_act` for actions made of standard normal noise.
     """
 
     def __init__(self, space: spaces.Box) -> None:
         self._shape = space.shape
         self.features = int(np.prod(space.shape))
         self.size = 2 * self.features
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        return self._act(params, rng.standard_normal((len(params), self.features), np.float32))
+
+    def mode(self, params: Array) -> tuple[Array, Array]:
+        return self._act(params, np.zeros((len(params), self.features), np.float32))
+
+    def encode(self, actions: Tensor) -> Tensor:
+        return as_vectors(actions, self._shape).float()
+
+    def _act(self, params: Array, noise: Array) -> tuple[Array, Array]:
+        raise NotImplementedError
+
+
+class DiagGaussian(Gaussian):
+    """Actions are the normals themselves.
+
+    They are not clipped here: the log-probability is that of the action as drawn, and whoever steps the environment
+    clips to its bounds.
+    """
 
     def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = params.chunk(2, -1)
@@ -223,19 +242,10 @@ class DiagGaussian:
         spread = (2.0 * log_std).exp() + (mean - new_mean) ** 2
         return (new_log_std - log_std + 0.5 * spread * (-2.0 * new_log_std).exp() - 0.5).sum(-1)
 
-    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        return self._draw(params, rng.standard_normal((len(params), self.features), np.float32))
-
-    def mode(self, params: Array) -> tuple[Array, Array]:
-        return self._draw(params, np.zeros((len(params), self.features), np.float32))
-
-    def encode(self, actions: Tensor) -> Tensor:
-        return actions.float().flatten(actions.dim() - len(self._shape)) if self._shape else actions.float()[..., None]
-
-    def _draw(self, params: Array, z: Array) -> tuple[Array, Array]:
+    def _act(self, params: Array, noise: Array) -> tuple[Array, Array]:
         mean, log_std = np.split(params, 2, -1)
-        actions = mean + np.exp(log_std) * z
-        logp = -0.5 * (z * z).sum(-1) - log_std.sum(-1) - np.float32(self.features * HALF_LOG_2PI)
+        actions = mean + np.exp(log_std) * noise
+        logp = -0.5 * (noise * noise).sum(-1) - log_std.sum(-1) - np.float32(self.features * HALF_LOG_2PI)
         return actions.reshape(-1, *self._shape), logp
 
 
@@ -270,6 +280,17 @@ class EpsilonGreedy:
 
     def encode(self, actions: Tensor) -> Tensor:
         return F.one_hot(actions, self.features).float()
+
+
+def as_vectors(actions: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Actions `[..., *shape]` as `[..., n]`; a scalar action becomes a vector of one number."""
+    return actions.flatten(actions.dim() - len(shape)) if shape else actions.unsqueeze(-1)
+
+
+def no_density(params: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropy of actions that have no density: zeros, for `params` `[..., size]`."""
+    nothing = torch.zeros(params.shape[:-1])
+    return nothing, nothing
 
 
 def count_actions(space: spaces.Space[Any]) -> int:

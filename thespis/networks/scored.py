@@ -15,6 +15,7 @@ from thespis.envs.spaces import action_parts, action_row
 from thespis.networks.cem import Parts, Score, search, split, uniform
 from thespis.networks.configs import CEMConfig, DPGNetworkConfig, ScoredNetworkConfig
 from thespis.networks.dpg import Critic
+from thespis.networks.heads import as_vectors, no_density
 from thespis.networks.inputs import TensorInputs, TensorTree
 from thespis.networks.policies import Output
 
@@ -33,7 +34,7 @@ class ActionCode:
     def encode(self, actions: Tensor) -> Tensor:
         """Actions `[..., *action]` as `[..., width]`."""
         numbers = self.parts.continuous
-        flat = actions.flatten(actions.dim() - len(self._shape)) if self._shape else actions.unsqueeze(-1)
+        flat = as_vectors(actions, self._shape)
         chosen = zip(flat[..., numbers:].long().unbind(-1), self.parts.choices, strict=True)
         one_hots = [nn.functional.one_hot(column, n).float() for column, n in chosen]
         return torch.cat([flat[..., :numbers].float(), *one_hots], -1)
@@ -63,8 +64,7 @@ class Searched:
         self.epsilon = amount
 
     def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        nothing = torch.zeros(params.shape[:-1])
-        return nothing, nothing
+        return no_density(params)
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         rows, parts = len(params), self._code.parts

@@ -34,18 +34,31 @@ class MLP(nn.Module):
         return perceive(x, self.layers, self.activation)
 
 
-class NatureCNN(nn.Module):
-    """Three convolutions and a layer of 512 (Mnih et al., 2015), on `[N, C, H, W]`."""
+class Convolutional(nn.Module):
+    """Convolutions of images `[N, C, H, W]`, then a layer of `size` features. `shape`: of one image."""
+
+    def __init__(self, convolutions: nn.Sequential, shape: tuple[int, int, int], size: int) -> None:
+        super().__init__()
+        self.convolutions = convolutions
+        self.size = size
+        self.output = orthogonal(nn.Linear(_count_features(convolutions, shape), size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.output(self.convolutions(x)).relu()
+        return features
+
+
+class NatureCNN(Convolutional):
+    """Three convolutions and a layer of 512 (Mnih et al., 2015)."""
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
-        super().__init__()
         channels, height, width = shape
         if min(height, width) < NATURE_MIN_SIDE:
             raise ThespisError(
                 f"torso 'nature' needs images of at least {NATURE_MIN_SIDE}x{NATURE_MIN_SIDE}, these are "
                 f"{height}x{width}; choose --torso resnet or mlp."
             )
-        self.convolutions = nn.Sequential(
+        convolutions = nn.Sequential(
             orthogonal(nn.Conv2d(channels, 32, 8, 4)),
             nn.ReLU(),
             orthogonal(nn.Conv2d(32, 64, 4, 2)),
@@ -54,12 +67,7 @@ class NatureCNN(nn.Module):
             nn.ReLU(),
             nn.Flatten(),
         )
-        self.size = 512
-        self.output = orthogonal(nn.Linear(_count_features(self.convolutions, shape), self.size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.output(self.convolutions(x)).relu()
-        return features
+        super().__init__(convolutions, shape, 512)
 
 
 class Residual(nn.Module):
@@ -75,11 +83,10 @@ class Residual(nn.Module):
         return x + inner
 
 
-class ImpalaResNet(nn.Module):
+class ImpalaResNet(Convolutional):
     """The deep network of IMPALA (figure 3): three stacks of 16, 32, 32 channels, then 256 features."""
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
-        super().__init__()
         layers: list[nn.Module] = []
         channels = shape[0]
         for width in (16, 32, 32):
@@ -87,13 +94,7 @@ class ImpalaResNet(nn.Module):
             layers.append(nn.MaxPool2d(3, 2, padding=1))
             layers += [Residual(width), Residual(width)]
             channels = width
-        self.convolutions = nn.Sequential(*layers, nn.ReLU(), nn.Flatten())
-        self.size = 256
-        self.output = orthogonal(nn.Linear(_count_features(self.convolutions, shape), self.size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.output(self.convolutions(x)).relu()
-        return features
+        super().__init__(nn.Sequential(*layers, nn.ReLU(), nn.Flatten()), shape, 256)
 
 
 class ImageTorso(nn.Module):

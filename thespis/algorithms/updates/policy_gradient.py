@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,6 +14,7 @@ from thespis.algorithms.updates.gae import gae
 from thespis.algorithms.updates.minibatch import Minibatch
 from thespis.algorithms.updates.rewards import ReturnScale, shape_rewards
 from thespis.core.config import RewardConfig
+from thespis.core.errors import NonFiniteLoss
 from thespis.core.types import Array, Unroll, map_tree
 from thespis.networks.acting import copy_weights, weight_views
 from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
@@ -22,6 +24,16 @@ _LARGEST_REWARD = 10.0
 """Bound of normalised rewards: before many returns were seen, their spread says little."""
 
 Number = TypeVar("Number", float, Tensor)
+
+
+class Outcomes(NamedTuple):
+    """What each step led to, all `[T, B]`: the first arguments of `gae` and of `vtrace`, which say what they mean."""
+
+    v_tm1: Tensor
+    v_t: Tensor
+    r_t: Tensor
+    discount_t: Tensor
+    cut_t: Tensor
 
 
 class PolicyUpdate:
@@ -68,24 +80,32 @@ class PolicyUpdate:
             rewards = (rewards * self._return_scale.scale).clamp(-_LARGEST_REWARD, _LARGEST_REWARD)
         return shape_rewards(rewards, self._reward.kind, self._reward.scale)
 
+    def forward(self, batch: Unroll) -> Output:
+        """The network's output `[T + 1, B]` at all inputs of the batch, with gradients."""
+        return self.network.forward(*_network_inputs(batch))
+
+    @torch.no_grad()
+    def outcomes(self, batch: Unroll, output: Output) -> Outcomes:
+        """What returns are estimated from, constants. Call it once per batch, as `rewards`; `output`: of `forward`."""
+        values, terminated = output.values.detach(), as_tensor(batch.terminated)
+        return Outcomes(
+            values[:-1],
+            self.next_values(batch, output),
+            self.rewards(batch),
+            (~terminated).to(values.dtype) * self._discount,
+            terminated | as_tensor(batch.truncated),
+        )
+
     @torch.no_grad()
     def _with_advantages(self, batch: Unroll, gae_lambda: float) -> Minibatch:
         """The whole batch as one minibatch, with advantages by the values before the update.
 
         Rows of a recurrent network stay in their order; those of any other are laid side by side.
         """
-        inputs, state = tensor_inputs(batch.inputs), tuple(as_tensor(part) for part in batch.state)
+        inputs, state = _network_inputs(batch)
         output = self.network.forward(inputs, state)
-        values, valid, terminated = output.values[:-1], as_tensor(batch.valid), as_tensor(batch.terminated)
-        advantages = gae(
-            values,
-            self.next_values(batch, output),
-            self.rewards(batch),
-            (~terminated).to(values.dtype) * self._discount,
-            terminated | as_tensor(batch.truncated),
-            gae_lambda,
-            valid,
-        )
+        values, valid = output.values[:-1], as_tensor(batch.valid)
+        advantages = gae(*self.outcomes(batch, output), gae_lambda, valid)
         steps = TensorInputs(
             map_tree(lambda leaf: leaf[:-1], inputs.obs),
             inputs.first[:-1],
@@ -127,6 +147,15 @@ def total(terms: Sequence[Number], value_cost: float, entropy_cost: float) -> Nu
     return policy + value_cost * value - entropy_cost * entropy
 
 
+def loss_metrics(terms: Sequence[float], value_cost: float, entropy_cost: float) -> dict[str, float]:
+    """The loss and its three terms as metrics. Raises `NonFiniteLoss` where the loss is NaN or infinite."""
+    policy, value, entropy = terms
+    loss = total(terms, value_cost, entropy_cost)
+    if not math.isfinite(loss):
+        raise NonFiniteLoss(f"loss {loss} (policy {policy}, value {value}, entropy {entropy})")
+    return {"train/loss": loss, "train/policy_loss": policy, "train/value_loss": value, "train/entropy": entropy}
+
+
 class _Loss(torch.autograd.Function):
     """Stands for a loss whose value nobody asks for: only its slope along each output.
 
@@ -144,12 +173,23 @@ class _Loss(torch.autograd.Function):
         return None, *ctx.slopes
 
 
+def _network_inputs(batch: Unroll) -> tuple[TensorInputs, tuple[Tensor, ...]]:
+    """What the network reads of a batch: its inputs and the recurrent state before them."""
+    return tensor_inputs(batch.inputs), tuple(as_tensor(part) for part in batch.state)
+
+
 def _final_inputs(batch: Unroll, times: Tensor, environments: Tensor) -> TensorInputs:
     """The inputs `[1, K]` that the policy would have been given had the episodes gone on."""
     obs = as_tensors(map_tree(lambda leaf: leaf[None], batch.final_obs))
     last_action = as_tensor(batch.actions)[times, environments][None]
     last_reward = as_tensor(batch.rewards)[times, environments][None]
     return TensorInputs(obs, torch.zeros(1, len(times), dtype=torch.bool), last_action, last_reward)
+
+
+def mean_weights(valid: Tensor, dtype: torch.dtype) -> Tensor:
+    """The weight of each row in a mean over valid rows, in the shape of `valid`."""
+    weight = valid.to(dtype)
+    return weight.div_(weight.sum().clamp(min=1.0))
 
 
 def dot(left: Tensor, right: Tensor) -> Tensor:

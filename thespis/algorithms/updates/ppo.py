@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,11 +14,11 @@ from thespis.algorithms.updates.policy_gradient import (
     PolicyTerms,
     PolicyUpdate,
     dot,
+    loss_metrics,
+    mean_weights,
     policy_terms,
-    total,
 )
 from thespis.algorithms.updates.update import Gradients
-from thespis.core.errors import NonFiniteLoss
 from thespis.core.types import Unroll
 from thespis.networks.policies import PolicyNetwork
 
@@ -59,30 +58,23 @@ class PPOUpdate(PolicyUpdate):
         logp, entropy = self.network.distribution.evaluate(output.params, part.actions)
         values = output.values
         with torch.no_grad():
-            weight = part.valid.to(values.dtype)
-            weight /= weight.sum().clamp(min=1.0)
+            weight = mean_weights(part.valid, values.dtype)
             log_ratio = (logp - part.old_logp).masked_fill_(~part.valid, 0.0)
             ratio = log_ratio.exp()
             terms, slopes = ppo_loss(ratio, entropy, values, part, weight, cfg)
             # An unbiased estimate of the divergence that is never negative: mean of ratio - 1 - log ratio.
             kl = dot(weight, (ratio - 1.0).sub_(log_ratio))
-            policy, value, bonus, self._kl = torch.stack((*terms, kl)).tolist()
-        loss = total((policy, value, bonus), cfg.value_cost, cfg.entropy_cost)
-        if not math.isfinite(loss):
-            raise NonFiniteLoss(f"loss {loss} (policy {policy}, value {value}, entropy {bonus})")
+            *found, self._kl = torch.stack((*terms, kl)).tolist()
+        metrics = loss_metrics(found, cfg.value_cost, cfg.entropy_cost)
         gradients = self.descent((logp, entropy, values), slopes)
-        metrics: dict[str, float] = {}
-        if want_metrics:
-            outside = dot(weight, ((ratio - 1.0).abs() > cfg.clip).to(weight.dtype)).item()
-            metrics = {
-                "train/loss": loss,
-                "train/policy_loss": policy,
-                "train/value_loss": value,
-                "train/entropy": bonus,
-                "train/approx_kl": self._kl,
-                "train/clip_fraction": outside,
-                "train/explained_variance": self._explained,
-            }
+        if not want_metrics:
+            return Gradients(gradients, {})
+        outside = dot(weight, ((ratio - 1.0).abs() > cfg.clip).to(weight.dtype)).item()
+        metrics |= {
+            "train/approx_kl": self._kl,
+            "train/clip_fraction": outside,
+            "train/explained_variance": self._explained,
+        }
         return Gradients(gradients, metrics)
 
 

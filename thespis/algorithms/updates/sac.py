@@ -21,7 +21,7 @@ from thespis.core.types import Array, Transitions, map_tree
 from thespis.networks.acting import copy_weights, export_weights, load_weights
 from thespis.networks.configs import DPGNetworkConfig
 from thespis.networks.dpg import Critic, bounded, small
-from thespis.networks.heads import HALF_LOG_2PI
+from thespis.networks.heads import HALF_LOG_2PI, Gaussian
 from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
 from thespis.networks.policies import Agent, Output
 
@@ -32,17 +32,12 @@ _LARGEST = 1.0 - 2.0**-24
 """The largest float32 below 1. An action that was rounded to a bound is taken for this one: its logit is finite."""
 
 
-class SquashedGaussian:
-    """tanh of independent normals; parameters are the means, then the logs of the deviations.
+class SquashedGaussian(Gaussian):
+    """tanh of independent normals.
 
     Actions lie in [-1, 1]. With u the normal variable, log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which stays
     exact where tanh(u) rounds to 1. `mode` is tanh of the mean, as in the paper.
     """
-
-    def __init__(self, space: spaces.Box) -> None:
-        self._shape = space.shape
-        self.features = int(np.prod(space.shape))
-        self.size = 2 * self.features
 
     def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """The entropy has no closed form: minus the log-probability is its estimate from one action."""
@@ -56,15 +51,6 @@ class SquashedGaussian:
         mean, log_std = params.chunk(2, -1)
         u = mean + log_std.exp() * noise
         return u.tanh(), squashed_log_prob(u, noise, log_std)
-
-    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        return self._act(params, rng.standard_normal((len(params), self.features), np.float32))
-
-    def mode(self, params: Array) -> tuple[Array, Array]:
-        return self._act(params, np.zeros((len(params), self.features), np.float32))
-
-    def encode(self, actions: Tensor) -> Tensor:
-        return actions.float().flatten(actions.dim() - len(self._shape)) if self._shape else actions.float()[..., None]
 
     def _act(self, params: Array, noise: Array) -> tuple[Array, Array]:
         mean, log_std = params[:, : self.features], params[:, self.features :]

@@ -14,7 +14,7 @@ from torch import Tensor
 from thespis.algorithms.trpo import TRPO
 from thespis.algorithms.updates.minibatch import Minibatch
 from thespis.algorithms.updates.optimizers import Adam, export_state, restore_state
-from thespis.algorithms.updates.policy_gradient import PolicyUpdate, dot
+from thespis.algorithms.updates.policy_gradient import PolicyUpdate, dot, mean_weights
 from thespis.algorithms.updates.ppo import normalised
 from thespis.algorithms.updates.update import Gradients
 from thespis.core.errors import NonFiniteLoss, ThespisError
@@ -164,7 +164,7 @@ class TRPOUpdate(PolicyUpdate):
         """What to subtract from each parameter of the policy, and metrics of the search for it."""
         cfg, network = self._cfg, self._trial
         distribution, parameters = network.distribution, self._policy
-        weight = row_weights(whole)
+        weight = mean_weights(whole.valid, whole.targets.dtype)
         advantages = normalised(whole.advantages, weight)
 
         def measure() -> tuple[Tensor, Tensor, Tensor]:
@@ -209,7 +209,8 @@ class TRPOUpdate(PolicyUpdate):
         for _ in range(cfg.value_epochs):
             for part in whole.shuffled(self._rng, cfg.minibatches):
                 values, _ = self._trial.state_values(part.inputs, part.state)
-                loss = 0.5 * dot(row_weights(part), (values - part.targets).square())
+                weight = mean_weights(part.valid, values.dtype)
+                loss = 0.5 * dot(weight, (values - part.targets).square())
                 losses.append(loss.item())
                 if not math.isfinite(losses[-1]):
                     raise NonFiniteLoss(f"value loss {losses[-1]}")
@@ -227,12 +228,6 @@ def longest_step(product: Product, slope: Tensor, max_kl: float, iterations: int
     if not (math.isfinite(curvature) and curvature > 0.0):
         return torch.zeros_like(slope)
     return direction * math.sqrt(2.0 * max_kl / curvature)
-
-
-def row_weights(part: Minibatch) -> Tensor:
-    """The weight of each row in a mean over valid rows, `[T, B]`."""
-    weight = part.valid.to(part.targets.dtype)
-    return weight / weight.sum().clamp(min=1.0)
 
 
 def gradient(scalar: Tensor, parameters: Sequence[Tensor], create_graph: bool = False) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import torch
@@ -12,16 +11,16 @@ from thespis.algorithms.updates.minibatch import explained_variance
 from thespis.algorithms.updates.policy_gradient import (
     PolicyTerms,
     PolicyUpdate,
+    loss_metrics,
+    mean_weights,
     policy_terms,
-    total,
 )
 from thespis.algorithms.updates.update import Gradients
 from thespis.algorithms.updates.vtrace_targets import Clips, VTraceReturns, vtrace
 from thespis.algorithms.vtrace import VTrace
-from thespis.core.errors import NonFiniteLoss
 from thespis.core.types import Unroll
-from thespis.networks.inputs import as_tensor, tensor_inputs
-from thespis.networks.policies import Output, PolicyNetwork
+from thespis.networks.inputs import as_tensor
+from thespis.networks.policies import PolicyNetwork
 
 
 def vtrace_loss(logp: Tensor, entropy: Tensor, values: Tensor, traced: VTraceReturns, weight: Tensor) -> PolicyTerms:
@@ -52,46 +51,22 @@ class VTraceUpdate(PolicyUpdate):
 
     def gradients(self, batch: Unroll, want_metrics: bool = False) -> Gradients:
         cfg = self._cfg
-        output = self.network.forward(tensor_inputs(batch.inputs), tuple(as_tensor(part) for part in batch.state))
-        actions, valid = as_tensor(batch.actions), as_tensor(batch.valid)
-        logp, entropy = self.network.distribution.evaluate(output.params[:-1], actions)
+        output, valid = self.forward(batch), as_tensor(batch.valid)
+        logp, entropy = self.network.distribution.evaluate(output.params[:-1], as_tensor(batch.actions))
         values = output.values[:-1]
         log_ratio = logp.detach() - as_tensor(batch.behaviour_logp)
-        traced = self._targets(batch, output, log_ratio, valid)
-
         with torch.no_grad():
-            weight = valid.to(values.dtype)
-            if cfg.reduction == "mean":
-                weight /= weight.sum().clamp(min=1.0)
+            corrected = log_ratio if cfg.correction else torch.zeros_like(log_ratio)
+            traced = vtrace(*self.outcomes(batch, output), corrected, valid, self._clips)
+            weight = mean_weights(valid, values.dtype) if cfg.averages else valid.to(values.dtype)
             slopes = vtrace_slopes(values, traced, weight, cfg)
             terms = torch.stack(vtrace_loss(logp, entropy, values, traced, weight)).tolist()
-        policy, value, bonus = terms
-        loss = total(terms, cfg.value_cost, cfg.entropy_cost)
-        if not math.isfinite(loss):
-            raise NonFiniteLoss(f"loss {loss} (policy {policy}, value {value}, entropy {bonus})")
+        metrics = loss_metrics(terms, cfg.value_cost, cfg.entropy_cost)
         gradients = self.descent((logp, entropy, values), slopes)
-        metrics: dict[str, float] = {}
-        if want_metrics:
-            named = ("train/loss", "train/policy_loss", "train/value_loss", "train/entropy")
-            metrics = dict(zip(named, (loss, policy, value, bonus), strict=True))
-            metrics |= _metrics(log_ratio[valid], values.detach()[valid], traced.targets[valid])
+        if not want_metrics:
+            return Gradients(gradients, {})
+        metrics |= _metrics(log_ratio[valid], values.detach()[valid], traced.targets[valid])
         return Gradients(gradients, metrics)
-
-    @torch.no_grad()
-    def _targets(self, batch: Unroll, output: Output, log_ratio: Tensor, valid: Tensor) -> VTraceReturns:
-        cfg = self._cfg
-        values = output.values.detach()
-        terminated = as_tensor(batch.terminated)
-        return vtrace(
-            values[:-1],
-            self.next_values(batch, output),
-            self.rewards(batch),
-            (~terminated).to(values.dtype) * self._discount,
-            terminated | as_tensor(batch.truncated),
-            log_ratio if cfg.correction else torch.zeros_like(log_ratio),
-            valid,
-            self._clips,
-        )
 
 
 def _metrics(log_ratio: Tensor, values: Tensor, targets: Tensor) -> dict[str, float]:
