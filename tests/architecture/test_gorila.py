@@ -15,6 +15,7 @@ from conftest import newest, until
 
 from thespis import train
 from thespis.architectures import gorila, parameter_server
+from thespis.architectures.sharding import ServersConfig
 from thespis.cli.main import main
 from thespis.core.config import QNetworkConfig
 from thespis.core.errors import ThespisError
@@ -31,7 +32,7 @@ SMALL: dict[str, Any] = {
 
 
 def test_bundles_stay_together_and_learners_of_one_replay_do_not() -> None:
-    homes = gorila.program(gorila.Config(actors=2, shards=2)).processes
+    homes = gorila.program(gorila.Config(actors=2, servers=ServersConfig(shards=2))).processes
     assert [spec.role for spec in homes["bundle-1"]] == ["replay", "learner", "actor"]
     assert {spec.colocate for spec in homes["bundle-1"]} == {"bundle 1"}
     shared = gorila.program(gorila.Config(actors=2, learners=3, replay_mode="global"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from thespis.architectures.sharding import ServersConfig
 from thespis.cli import main as cli
 from thespis.core.config_io import load_yaml
 from thespis.core.errors import ThespisError
@@ -144,7 +145,7 @@ def test_who_holds_the_weights() -> None:
     from thespis.architectures import gorila, impala
 
     assert impala.program(impala.Config(actors=3)).weight_holders == [("learner", 0)]
-    cfg = gorila.Config(actors=3, shards=2)
+    cfg = gorila.Config(actors=3, servers=ServersConfig(shards=2))
     assert gorila.program(cfg).weight_holders == [("server", 0), ("server", 1)]
     queue = Program("queue")
     queue.at().add("queue", Replay, capacity=1)

@@ -6,14 +6,20 @@ worker xN --gradients--> server (waits for all N, averages) --parameters--> work
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.sharding import add_servers, add_sharded_evaluator, build_worker, refuse_statistics
-from thespis.core.bounds import CountOrZero, ShardCount
+from thespis.architectures.sharding import (
+    ServersConfig,
+    add_servers,
+    add_sharded_evaluator,
+    build_worker,
+    refuse_statistics,
+)
+from thespis.core.bounds import CountOrZero
 from thespis.core.config import Experiment, Unrolls
 from thespis.core.program import Program
+from thespis.core.settings import inline
 
 
 @dataclass(frozen=True)
@@ -24,10 +30,7 @@ class Config(Experiment):
     """Workers; each steps its own environments and computes its own gradients."""
     envs_per_actor: int = 8
     """Environments each worker steps side by side."""
-    shards: ShardCount = 1
-    """Servers the parameters are divided among, each with its own optimiser state and version."""
-    gradient_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """How gradients travel; the halves need half the bytes."""
+    servers: ServersConfig = inline(ServersConfig)
     backups: CountOrZero = 0
     """Workers that an update does not wait for; the last ones to come are dropped (Chen et al., 2016)."""
     algorithm: Algorithm[Unrolls] = chosen(lambda: VTrace(correction=False))

@@ -6,23 +6,24 @@ worker xN --gradients--> server (shared RMSProp, applies each as it comes) --par
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import worker_network
 from thespis.architectures.sharding import (
+    ServersConfig,
     acting_learner,
     add_servers,
     add_sharded_evaluator,
     build_worker,
     refuse_statistics,
 )
-from thespis.core.bounds import ShardCount
 from thespis.core.config import Experiment, OptimizerConfig, Unrolls
 from thespis.core.errors import ThespisError
 from thespis.core.program import Program
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     from thespis.core.context import Context
@@ -37,10 +38,7 @@ class Config(Experiment):
     """Workers; each steps its own environments and computes its own gradients."""
     envs_per_actor: int = 8
     """Environments each worker steps side by side."""
-    shards: ShardCount = 1
-    """Servers the parameters are divided among, each with its own optimiser state and version."""
-    gradient_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """How gradients travel; the halves need half the bytes."""
+    servers: ServersConfig = inline(ServersConfig)
     end_with_episode: bool = True
     """With one environment per worker, end an unroll with its episode (paper); with several, episodes follow on."""
     hogwild: bool = False
@@ -59,7 +57,7 @@ class Config(Experiment):
             raise ThespisError(
                 f"--hogwild shares memory between processes of one machine; use --on local, not {self.on}"
             )
-        if self.hogwild and (self.shards != 1 or self.gradient_dtype != "float32"):
+        if self.hogwild and (self.servers.shards != 1 or self.servers.gradient_dtype != "float32"):
             raise ThespisError("--hogwild sends no gradients anywhere; leave off --shards and --gradient-dtype")
 
     @property

@@ -14,6 +14,7 @@ from thespis.algorithms.dqn import DQN
 from thespis.architectures.builders import add_replay, refuse_shards, validate_replay
 from thespis.architectures.sharding import (
     Outliers,
+    ServersConfig,
     add_bundle,
     add_replay_worker,
     add_servers,
@@ -21,10 +22,11 @@ from thespis.architectures.sharding import (
     add_sharded_evaluator,
     refuse_statistics,
 )
-from thespis.core.bounds import Count, CountOrZero, Positive, RoleCount, ShardCount
+from thespis.core.bounds import Count, CountOrZero, Positive, RoleCount
 from thespis.core.config import Experiment, OptimizerConfig, Transitions
 from thespis.core.errors import ThespisError
 from thespis.core.program import Program
+from thespis.core.settings import inline
 
 validate = validate_replay
 
@@ -41,10 +43,7 @@ class Config(Experiment):
     """bundled: actor, replay and learner together, each --replay.* for itself. global: one replay for all."""
     learners: RoleCount | None = None
     """global: learners that draw from the one replay; as many as actors unless given."""
-    shards: ShardCount = 1
-    """Servers the parameters are divided among, each with its own optimiser state and version (paper: 31)."""
-    gradient_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """How gradients travel; the halves need half the bytes."""
+    servers: ServersConfig = inline(ServersConfig)
     max_delay: CountOrZero | None = 20
     """Gradients that are more updates behind than this are discarded by the server; None keeps all."""
     outlier_deviations: Positive | None = 4.0

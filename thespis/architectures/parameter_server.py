@@ -12,15 +12,17 @@ from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import refuse_shards, validate_replay
 from thespis.architectures.sharding import (
+    ServersConfig,
     add_bundle,
     add_servers,
     add_sharded_evaluator,
     build_worker,
     refuse_statistics,
 )
-from thespis.core.bounds import Count, CountOrZero, ShardCount
+from thespis.core.bounds import Count, CountOrZero
 from thespis.core.config import Experiment, Transitions, Unrolls
 from thespis.core.program import Program
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     from thespis.envs.spaces import Spaces
@@ -37,10 +39,7 @@ class Config(Experiment):
     """Workers; each steps its own environments and computes its own gradients."""
     envs_per_actor: int = 8
     """Environments each worker steps side by side."""
-    shards: ShardCount = 1
-    """Servers the parameters are divided among, each with its own optimiser state and version."""
-    gradient_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """How gradients travel; the halves need half the bytes."""
+    servers: ServersConfig = inline(ServersConfig)
     mode: Literal["async", "sync", "stale", "softsync"] = "async"
     """async: apply each as it comes. sync: wait for all. stale: bound the age. softsync: average every few."""
     backups: CountOrZero = 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from thespis import roles
 from thespis.architectures.builders import (
@@ -17,6 +18,7 @@ from thespis.architectures.builders import (
     return_discount,
     worker_network,
 )
+from thespis.core.bounds import ShardCount
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement, Program
 
@@ -27,6 +29,16 @@ if TYPE_CHECKING:
     from thespis.core.edges import Draw, InsertStream, Join, Prioritise, PullSlice, Push
     from thespis.exchange.push_pull import PushPull
     from thespis.networks.policies import PolicyNetwork
+
+
+@dataclass(frozen=True)
+class ServersConfig:
+    """How parameters are divided among servers, and how gradients travel to them."""
+
+    shards: ShardCount = 1
+    """Servers the parameters are divided among, each with its own optimiser state and version (Gorila's paper: 31)."""
+    gradient_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """How gradients travel; the halves need half the bytes."""
 
 
 def refuse_statistics(cfg: Experiment) -> None:
@@ -51,7 +63,7 @@ def add_servers(p: Program, cfg: Any, **rule: Any) -> Servers:
     """`rule`: by which gradients take effect."""
     settings = {"optimizer": cfg.algorithm.optimizer, "budget": cfg.budget, **rule}
     place = p.at(restarts=3)
-    return Servers([place.add("server", roles.ParameterServer, **settings) for _ in range(cfg.shards)])
+    return Servers([place.add("server", roles.ParameterServer, **settings) for _ in range(cfg.servers.shards)])
 
 
 def build_exchange(
@@ -66,7 +78,7 @@ def build_exchange(
     """The learner's side of the gradient edges to all servers."""
     from thespis.exchange.push_pull import PushPull
 
-    clip, dtype = cfg.algorithm.optimizer.clip, cfg.gradient_dtype
+    clip, dtype = cfg.algorithm.optimizer.clip, cfg.servers.gradient_dtype
     return PushPull(ctx, network, joins, pushes, clip=clip, dtype=dtype, by_steps=by_steps)
 
 
@@ -131,7 +143,7 @@ def build_replay_worker(
     exchange = build_exchange(ctx, cfg, network, joins, pushes, by_steps=False)
     # The answer to a push has the servers' parameters, so a copy made after one is a copy of these.
     update: Update = cfg.algorithm.build_update(
-        network, ctx.rng("minibatches"), lambda: exchange.version.update // cfg.shards
+        network, ctx.rng("minibatches"), lambda: exchange.version.update // cfg.servers.shards
     )
     if outliers is not None:
         update = OutlierFilter(update, outliers.deviations, outliers.memory)
