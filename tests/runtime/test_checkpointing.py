@@ -21,7 +21,7 @@ import pytest
 from thespis.core.config import Experiment
 from thespis.core.context import Report
 from thespis.core.program import Program
-from thespis.core.service import RoleDescription
+from thespis.core.service import Method, RoleDescription
 from thespis.core.system import commit
 from thespis.runs.checkpoints import read_meta, save_role
 from thespis.runs.directory import RunDirectory
@@ -52,6 +52,31 @@ class Actor:
 
     def __init__(self, ctx: Any) -> None: ...
     async def run(self) -> None: ...
+
+
+class Store:
+    """Passes weights on, and has none after a restart."""
+
+    description = RoleDescription(methods={"publish": Method("weights"), "pull": Method("weights")})
+
+    def __init__(self, ctx: Any) -> None: ...
+    async def publish(self) -> None: ...
+    async def pull(self) -> None: ...
+
+
+class Evaluator:
+    """Judges the weights of the store."""
+
+    description = RoleDescription(evaluates=True)
+
+    def __init__(self, ctx: Any, pull: Any) -> None: ...
+    async def evaluate(self) -> None: ...
+
+
+class Publisher(Learner):
+    """Publishes its weights to the store."""
+
+    def __init__(self, ctx: Any, publish: Any) -> None: ...
 
 
 class Process:
@@ -334,3 +359,36 @@ def test_a_checkpoint_that_a_process_starts_from_stays(stand: Stand) -> None:
         await stand._checkpointer.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("restarts", "learner", "evaluates"), [(0, True, True), (0, False, True), (1, True, True), (1, False, False)]
+)
+def test_the_final_evaluation_does_not_wait_for_weights_that_nobody_has(
+    restarts: int, learner: bool, evaluates: bool, tmp_path: Path
+) -> None:
+    """A restarted store is empty until the learner publishes again, and here the learner is gone."""
+    program = Program("test")
+    store = program.at().add("store", Store)
+    program.at().add("learner", Publisher, publish=store.edge(Store.publish))
+    program.at().add("evaluator", Evaluator, pull=store.edge(Store.pull))
+    run = RunDirectory.create("test", "none", 0, tmp_path / "run")
+    session = Session(Experiment(on="local"), program, run, Screen(quiet=True))
+    stand, asked = Stand(program, session), []
+    stand.living = {home: Process(home) for home in program.processes if learner or home != "learner-0"}
+    stand._restarts["store-0"] = restarts
+
+    async def evaluate() -> None:
+        async def ask(home: str, kind: str, *args: Any) -> None:
+            asked.append(home)
+
+        stand._ask = ask  # type: ignore[method-assign]
+        for member in stand.living.values():
+            member.up = True
+        await stand._evaluate([])
+
+    asyncio.run(evaluate())
+    session.close()
+    assert asked == (["evaluator-0"] if evaluates else [])
+    said = "no final evaluation: learner-0 was not running at the end" in run.log.read_text()
+    assert said == (not evaluates)

@@ -343,12 +343,15 @@ class Supervisor:
     async def _evaluate(self, absent: list[str]) -> None:
         """Have the evaluators evaluate, where those that hold the weights ran to the end.
 
-        `absent`: processes that were not up when the run ended. One that has started since holds no weights yet.
+        `absent`: processes that were not up when the run ended. One that has started since holds no weights yet. A
+        restarted service has none either if the owner of the weights is gone: an evaluator would wait for them in vain.
         """
         for spec in self._program.roles:
             if not describe(spec.kind).evaluates:
                 continue
             needed = self._layout.neighbours(spec.process)
+            if any(self._restarts[home] for home in needed):
+                needed = [*needed, *self._layout.weight_holders.difference(needed)]
             gone = [home for home in needed if home in absent or home not in self._members]
             if spec.process not in self._up():
                 gone.append(spec.process)
