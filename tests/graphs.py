@@ -1,4 +1,4 @@
-"""Writes the graph of every architecture: the stored text in tests/architecture, and the diagram in docs.
+"""Writes the graph of every architecture: the stored text in tests/architecture, and the diagrams in docs.
 
     python tests/graphs.py
 
@@ -29,6 +29,16 @@ def page(name: str) -> Path:
     return ROOT / "docs" / f"{name}.md"
 
 
+def drawn(markdown: str) -> list[str]:
+    """The names whose diagrams a page has: architectures, and pairs of an architecture and an algorithm."""
+    return [command.split()[1] for command, _ in DIAGRAM.findall(markdown)]
+
+
+def pages() -> list[Path]:
+    """The pages with diagrams."""
+    return [path for path in sorted((ROOT / "docs").glob("*.md")) if "```mermaid" in path.read_text()]
+
+
 def show(words: list[str]) -> str:
     """The output of a `thespis show` command."""
     printed = io.StringIO()
@@ -46,16 +56,17 @@ def text(name: str) -> str:
 def with_diagrams(markdown: str) -> str:
     """A page with every diagram drawn anew."""
 
-    def drawn(found: re.Match[str]) -> str:
+    def anew(found: re.Match[str]) -> str:
         return found[0].removesuffix(f"{found[2]}```") + show(found[1].split()) + "```"
 
-    return DIAGRAM.sub(drawn, markdown)
+    return DIAGRAM.sub(anew, markdown)
 
 
 def main() -> int:
     for name in architectures():
         stored(name).write_text(text(name))
-        page(name).write_text(with_diagrams(page(name).read_text()))
+    for path in pages():
+        path.write_text(with_diagrams(path.read_text()))
     return 0
 
 

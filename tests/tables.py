@@ -15,7 +15,7 @@ from typing import Any
 
 from thespis.algorithms import algorithms
 from thespis.algorithms.base import carried
-from thespis.training.registry import architecture, architectures
+from thespis.training.registry import PAIRS, architecture, architectures
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "algorithms.md"
 PLACE = re.compile(r"(?<=<!-- algorithms -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -32,11 +32,18 @@ def carriers(kind: str) -> list[str]:
 
 
 def table() -> str:
-    rows = ["| `--algorithm` | learns from | architectures that carry it |", "|---|---|---|"]
+    rows = ["| `--algorithm` | learns from | architectures that carry it | short name |", "|---|---|---|---|"]
     for name, value in algorithms().items():
-        pages = ", ".join(f"[`{each}`]({each}.md)" for each in carriers(value.items.KIND))
-        rows.append(f"| `{name}` | {value.items.KIND} | {pages} |")
+        carrying = ", ".join(map(_linked, carriers(value.items.KIND)))
+        short = ", ".join(
+            f"{_linked(pair)}, in `{where}`" for pair, (where, learned) in PAIRS.items() if learned == name
+        )
+        rows.append(f"| `{name}` | {value.items.KIND} | {carrying} | {short} |")
     return "\n".join(rows) + "\n"
+
+
+def _linked(name: str) -> str:
+    return f"[`{name}`]({name}.md)"
 
 
 def with_table(markdown: str) -> str:

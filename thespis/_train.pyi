@@ -373,23 +373,11 @@ class ApexDPGArguments(ApexOwn, DPGSettings, total=False):
     algorithm: Required[Literal["dpg"]]
 
 
+class ApexR2D2Arguments(ApexOwn, R2D2Settings, total=False):
+    algorithm: Required[Literal["r2d2"]]
+
+
 class ApexSACArguments(ApexOwn, SACSettings, total=False):
-    algorithm: Required[Literal["sac"]]
-
-
-class ApexDpgOwn(ExperimentSettings, total=False):
-    publish_every: int
-
-
-class ApexDpgDPGArguments(ApexDpgOwn, DPGSettings, total=False):
-    algorithm: Literal["dpg"]
-
-
-class ApexDpgDQNArguments(ApexDpgOwn, DQNSettings, total=False):
-    algorithm: Required[Literal["dqn"]]
-
-
-class ApexDpgSACArguments(ApexDpgOwn, SACSettings, total=False):
     algorithm: Required[Literal["sac"]]
 
 
@@ -532,14 +520,6 @@ class QtoptQTOptArguments(QtoptOwn, QTOptSettings, total=False):
     algorithm: Literal["qtopt"]
 
 
-class R2d2Own(ExperimentSettings, total=False):
-    publish_every: int
-
-
-class R2d2R2D2Arguments(R2d2Own, R2D2Settings, total=False):
-    algorithm: Literal["r2d2"]
-
-
 class R2d3Own(ExperimentSettings, total=False):
     publish_every: int
     demos: _Spec
@@ -586,8 +566,16 @@ class SeedTRPOArguments(SeedOwn, TRPOSettings, total=False):
     algorithm: Required[Literal["trpo"]]
 
 
+class ApexDpgDPGArguments(ApexOwn, DPGSettings, total=False):
+    algorithm: Literal["dpg"]
+
+
 class AppoAPPOArguments(ImpalaOwn, APPOSettings, total=False):
     algorithm: Literal["appo"]
+
+
+class R2d2R2D2Arguments(ApexOwn, R2D2Settings, total=False):
+    algorithm: Literal["r2d2"]
 
 
 class SacSACArguments(DqnOwn, SACSettings, total=False):
@@ -629,22 +617,12 @@ def train(architecture: Literal["apex"], *, callbacks: Sequence[Any] = ..., quie
 
 
 @overload
+def train(architecture: Literal["apex"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ApexR2D2Arguments]) -> Trained:
+    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+
+
+@overload
 def train(architecture: Literal["apex"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ApexSACArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
-
-
-@overload
-def train(architecture: Literal["apex-dpg"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ApexDpgDPGArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
-
-
-@overload
-def train(architecture: Literal["apex-dpg"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ApexDpgDQNArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
-
-
-@overload
-def train(architecture: Literal["apex-dpg"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ApexDpgSACArguments]) -> Trained:
     """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
 
 
@@ -739,11 +717,6 @@ def train(architecture: Literal["qtopt"], *, callbacks: Sequence[Any] = ..., qui
 
 
 @overload
-def train(architecture: Literal["r2d2"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[R2d2R2D2Arguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
-
-
-@overload
 def train(architecture: Literal["r2d3"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[R2d3R2D2Arguments]) -> Trained:
     """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
 
@@ -774,7 +747,17 @@ def train(architecture: Literal["seed"], *, callbacks: Sequence[Any] = ..., quie
 
 
 @overload
+def train(architecture: Literal["apex-dpg"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ApexDpgDPGArguments]) -> Trained:
+    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+
+
+@overload
 def train(architecture: Literal["appo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[AppoAPPOArguments]) -> Trained:
+    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+
+
+@overload
+def train(architecture: Literal["r2d2"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[R2d2R2D2Arguments]) -> Trained:
     """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
 
 
@@ -789,7 +772,7 @@ def train(architecture: Literal["trpo"], *, callbacks: Sequence[Any] = ..., quie
 
 
 @overload
-def train(architecture: Literal["a2c", "a3c", "apex", "apex-dpg", "dqn", "es", "gorila", "impala", "parameter-server", "ppo", "qtopt", "r2d2", "r2d3", "seed"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Algorithm[Any] | type[Algorithm[Any]], **settings: Any) -> Trained:
+def train(architecture: Literal["a2c", "a3c", "apex", "apex-dpg", "appo", "dqn", "es", "gorila", "impala", "parameter-server", "ppo", "qtopt", "r2d2", "r2d3", "sac", "seed", "trpo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Algorithm[Any] | type[Algorithm[Any]], **settings: Any) -> Trained:
     """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
 
 

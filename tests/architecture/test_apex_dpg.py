@@ -14,9 +14,9 @@ from fakes import StreamInsert, YieldingContext, run_until
 from safetensors.numpy import load_file
 
 from thespis import train
-from thespis.algorithms.dpg import NoiseLadder
+from thespis.algorithms.dpg import DPG, NoiseLadder
 from thespis.algorithms.updates.dpg import DPGUpdate
-from thespis.architectures.apex_dpg import Config
+from thespis.architectures.apex import Config
 from thespis.architectures.builders import build_replay, build_replay_actor
 from thespis.cli.main import main
 from thespis.core.config import ReplayConfig, RewardConfig
@@ -64,7 +64,7 @@ def test_the_ladder_falls_from_the_most_noise_to_the_least() -> None:
     np.testing.assert_allclose(whole, [0.4, 0.2, 0.1, 0.05], rtol=1e-6)
     np.testing.assert_allclose(NoiseLadder(noise=0.3, least_noise=0.3).amount(0, range(28, 32), 36), [0.3] * 4)
     assert ladder.amount(0, range(1), 1).tolist() == [0.4]
-    assert Config().algorithm.exploration == ladder
+    assert DPG().exploration == ladder
 
 
 @pytest.mark.timeout(60)
@@ -136,7 +136,7 @@ def test_the_actor_s_priorities_are_those_the_learner_would_compute(env: Any) ->
         "network": DPGNetworkConfig(hidden=(16,), critic_hidden=(16, 16)),
         "reward": RewardConfig(kind="scale", scale=0.1),
     }  # fmt: skip
-    cfg = updated(Config(env=env, actors=1, envs_per_actor=3), some)
+    cfg = updated(Config(algorithm=DPG(), env=env, actors=1, envs_per_actor=3), some)
     made = cfg.algorithm.build_network(describe(env), seed=1)
     assert isinstance(made, DPGNetwork)
     weights = {

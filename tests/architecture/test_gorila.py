@@ -14,7 +14,7 @@ import torch
 from conftest import newest, until
 
 from thespis import train
-from thespis.architectures import gorila, parameter_server
+from thespis.architectures import gorila
 from thespis.architectures.sharding import ServersConfig
 from thespis.cli.main import main
 from thespis.core.config import QNetworkConfig
@@ -196,7 +196,7 @@ def test_a_parameter_server_s_workers_learn_by_dqn(on: str, settings: dict[str, 
                 **{**DQN, **WORKERS, **settings})  # fmt: skip
     check(run)
     pushed = sum(saved["updates"] for saved in counts(stage.run, "learner"))
-    told, cfg = run.summary, parameter_server.Config(**{**settings, "actors": 2})
+    told, cfg = run.summary, run.config
     refused = told["dropped"].get("stale_gradients", 0)
     assert abs(told["updates"] * cfg.quorum - pushed) <= 6 + refused
     assert bool(refused) == (settings.get("max_staleness") == 0)

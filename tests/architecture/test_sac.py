@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
     "eval_episodes": 0, "network": {"hidden": [16], "critic_hidden": [16, 16]},
     "replay": {"warm_up": 100, "samples_per_insert": 4.0, "capacity": 4000},
 }  # fmt: skip
-CARRIERS = ["dqn", "apex", "apex-dpg", "gorila", "parameter-server"]
+CARRIERS = ["dqn", "apex", "gorila", "parameter-server"]
 
 
 class Unbounded(gym.Env[Any, Any]):

@@ -17,10 +17,12 @@ from thespis.algorithms.base import fitting
 from thespis.algorithms.ppo import PPO
 from thespis.algorithms.vtrace import VTrace
 from thespis.cli.main import main
+from thespis.cli.train import settings as cli_settings
 from thespis.core.config import Experiment, Unrolls
 from thespis.core.config_io import dump_yaml, load_yaml, to_dict, updated
 from thespis.core.errors import ThespisError
 from thespis.core.settings import settings
+from thespis.report.curves import grouped
 from thespis.training import presets as preset_files
 from thespis.training.launch import check
 from thespis.training.registry import PAIRS, architecture, architectures, defaults, load_config, presets
@@ -31,7 +33,7 @@ TAKEN = [
     if hasattr(architecture(name).Config(), "algorithm")
     for algorithm in fitting(architecture(name).Config)
 ]
-FILES = sorted(Path(preset_files.__file__).parent.glob("*.yaml"))
+FILES = sorted(preset_files._DIRECTORY.glob("*.yaml"))
 
 
 def made(name: str, algorithm: str) -> Experiment:
@@ -87,6 +89,67 @@ def test_config_files_of_before_are_read(tmp_path: Path) -> None:
     assert replayed.algorithm.exploration.epsilon == 0.3
 
 
+@pytest.mark.parametrize(("name", "where", "algorithm"), [(name, *both) for name, both in PAIRS.items()])
+def test_a_pair_is_its_architecture_with_its_algorithm(name: str, where: str, algorithm: str) -> None:
+    for env in (None, "CartPole-v1", "Pendulum-v1", "ALE/Pong-v5", "thespis/Recall-v0"):
+        cfg = defaults(name, env, {"actors": 3})
+        assert cfg == defaults(where, env, {"algorithm": algorithm, "actors": 3})
+        assert (type(cfg), cfg.algorithm.name, cfg.actors) == (architecture(where).Config, algorithm, 3)
+    assert architecture(name) is architecture(name.replace("-", "_")) is architecture(where)
+
+
+def test_what_differs_with_dpg_does_so_with_it_only() -> None:
+    plain, given = defaults("apex-dpg", None, {}), defaults("apex-dpg", "Pendulum-v1", {})
+    assert plain == given and (plain.env, plain.actors, plain.envs_per_actor) == ("Pendulum-v1", 1, 4)
+    other = defaults("apex-dpg", None, {"env": "MountainCarContinuous-v0", "actors": 5})
+    assert (other.env, other.actors, other.total_steps) == ("MountainCarContinuous-v0", 5, 1_000_000)
+    for name in ("dqn", "r2d2"):
+        cfg = defaults("apex", None, {"algorithm": name})
+        assert (cfg.env, cfg.actors, cfg.envs_per_actor) == ("CartPole-v1", 2, 4)
+
+
+def test_runs_of_what_were_architectures_are_read(tmp_path: Path) -> None:
+    """`apex-dpg` and `r2d2` are pairs since."""
+    replayed = load(old_run(tmp_path / "r2d2", "r2d2", burn_in=3, actors=1, replay={"capacity": 5000})).config
+    assert isinstance(replayed, architecture("apex").Config)
+    assert (replayed.algorithm.name, replayed.algorithm.items.burn_in, replayed.actors) == ("r2d2", 3, 1)
+    for name in ("apex-dpg", "apex_dpg"):
+        cfg = load(old_run(tmp_path / name, name, env="Pendulum-v1", noise=0.3)).config
+        assert (cfg.algorithm.name, cfg.algorithm.exploration.noise) == ("dpg", 0.3)
+    cfg = load(old_run(tmp_path / "sac", "apex-dpg", env="Pendulum-v1", algorithm="sac", tau=0.5)).config
+    assert (cfg.algorithm.name, cfg.algorithm.tau) == ("sac", 0.5)
+
+
+def test_a_config_file_of_another_algorithm_is_refused(tmp_path: Path, capsys: Any) -> None:
+    old, new = (old_run(tmp_path / name, name, seed=7) / "config.yaml" for name in ("r2d2", "apex"))
+    new.write_text(f"{new.read_text()}algorithm: dqn\n")
+    for name, file in (("r2d2", old), ("apex", old), ("apex", new)):
+        assert cli_settings(name, ["--config", str(file)]).seed == 7
+    assert cli_settings("apex", ["--config", str(old)]).algorithm.name == "r2d2"
+    for name, file, said in (("r2d2", new, "apex with dqn"), ("apex-dpg", old, "apex with r2d2"), ("dqn", old, "apex")):
+        assert main(["train", name, "--config", str(file)]) == 2
+        assert f"is a config of {said}, not of {name}; run `thespis train apex " in capsys.readouterr().err
+
+
+def test_a_run_is_called_what_it_was_trained_as(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    some: dict[str, Any] = {"on": "simulation", "total_steps": 40, "eval_episodes": 0, "quiet": True}
+    runs = [
+        train("r2d2", **some),
+        train("apex", algorithm="r2d2", seed=1, **some),
+        train("r2d2", algorithm="dqn", **some),
+    ]
+    names = ["r2d2-CartPole-v1-s0-1", "apex-CartPole-v1-s1-1", "apex-CartPole-v1-s0-1"]
+    assert [run.path.name for run in runs] == names
+    assert [(run.summary["architecture"], run.summary["algorithm"]) for run in runs] == [
+        ("apex", "r2d2"), ("apex", "r2d2"), ("apex", "dqn"),
+    ]  # fmt: skip
+    file = runs[0].path / "config.yaml"
+    file.write_text(file.read_text().replace("architecture: apex", "architecture: r2d2"))  # as it was
+    curves = grouped([run.path for run in runs], apart=False)
+    assert {name: len(each) for name, each in curves.items()} == {"r2d2": 2, "apex": 1}
+
+
 def test_a_run_whose_settings_cannot_be_read_is_refused(tmp_path: Path, capsys: Any) -> None:
     path = old_run(tmp_path / "run", "parameter-server", algorithm="dqn", dqn={"n_step": 2})
     for command in ("resume", "eval"):
@@ -131,7 +194,7 @@ def test_the_list_shows_what_each_architecture_takes(capsys: Any) -> None:
     after = {line.split()[0]: below.strip() for line, below in itertools.pairwise(lines) if line.strip()}
     assert set(architectures()) <= set(after)
     assert after["seed"].startswith("--algorithm vtrace, a2c") and "ppo" in after["seed"]
-    assert after["apex-dpg"].startswith("--algorithm dpg, ")
+    assert after["apex"] == "--algorithm dqn, dpg, r2d2, sac"
     for name, (where, given) in PAIRS.items():
         assert after[name] == f"stands for {where} --algorithm {given}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,15 @@ def test_the_final_lines_of_a_simulation_say_which_time_is_virtual() -> None:
     text = ended(on="simulation", real_seconds=42.0)
     assert "in 5.1s virtual (42s real); 159k steps/virtual s in the 1.4s virtual" in text
     assert "(42s real since it was resumed)" in ended(on="simulation", real_seconds=42.0, resumed_at_steps=7)
+
+
+def test_the_algorithm_stands_beside_the_architecture_unless_they_share_a_name() -> None:
+    assert "impala on CartPole-v1: " in ended()
+    assert "impala with appo on CartPole-v1: " in ended(algorithm="appo")
+    assert "dqn on CartPole-v1: " in ended(architecture="dqn", algorithm="dqn")
+    assert "impala with Mine on CartPole-v1: " in ended(algorithm="/somewhere/mine.py::Mine")
+    view = a_view(identity=replace(WHO, architecture="apex", algorithm="r2d2"))
+    assert "apex with r2d2  CartPole-v1" in drawn(view, 100)[0]
 
 
 def test_the_exit_reason_comes_with_what_decided_it() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from thespis.training.registry import architectures
+from thespis.training.registry import trainable
 from thespis.training.typing_stub import STUB, stub
 
 ROOT = STUB.parent.parent
@@ -24,7 +24,11 @@ train("seed", double_buffer=True, rho_bar=1.0, algorithm="vtrace")
 train("seed", algorithm="ppo", epochs=2, callbacks=["wandb", print])
 train("parameter-server", mode="sync", algorithm="dqn", replay={"capacity": 10}, run_dir="here", track_info=["x"])
 train("apex", epsilon_exponent=3.0, n_step=2, replay=ReplayConfig(capacity=10))
+train("r2d2", sequence_length=20, replay={"shards": 2}, algorithm="r2d2")
+train("apex-dpg", noise=0.3, publish_every=1)
+train("apex", algorithm="r2d2", burn_in=4)
 train("impala", algorithm=VTrace(discount=0.9), unroll_length=8)
+train("r2d2", algorithm=VTrace(discount=0.9), unroll_length=8)
 train(Path("mine.py"), anything=1)
 name: str = input()
 train(name, env="CartPole-v1", seed=1)
@@ -40,6 +44,8 @@ train("impala", algorithm="ppo")  # wrong
 train("seed", sequence_length=4)  # wrong
 train("parameter-server", replay={"capacity": 10})  # wrong
 train("dqn", epsilon_exponent=3.0)  # wrong
+train("r2d2", noise=0.3)  # wrong
+train("apex-dpg", burn_in=4)  # wrong
 train("seed", algorithm="ppo", rho_bar=1.0)  # wrong
 train("es", optimizer={"momentum": 0.9})  # wrong
 train(name, rho_bar=1.0)  # wrong
@@ -50,7 +56,7 @@ train("impala", track_info="distance")  # wrong
 def test_the_stub_is_what_the_configs_say() -> None:
     made = stub()
     assert STUB.read_text() == made, "a config changed; run `python -m thespis.training.typing_stub`"
-    for name in architectures():
+    for name in trainable():
         assert f'Literal["{name}"]' in made
 
 

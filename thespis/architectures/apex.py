@@ -2,6 +2,10 @@
 
 actor xN --unroll--> replay --by priority--> learner --weights--> store --pull--> actor xN
                      replay <--priorities--- learner
+
+The algorithm decides what an item of the replay is. DQN, DPG and SAC learn from transitions; DPG and SAC control
+continuous actions, and their weights are a policy and its critics. With R2D2 (Kapturowski et al., 2019) unrolls carry
+the recurrent state, and items are sequences.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import ClassVar
 from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.dqn import DQN, EpsilonLadder
+from thespis.algorithms.r2d2 import Sequences
 from thespis.architectures.builders import (
     add_evaluator,
     add_replay,
@@ -29,17 +34,17 @@ _PRIORITISED = ReplayConfig(priority_exponent=0.6, importance_exponent=0.4, acto
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """Ape-X DQN. The defaults are for small control tasks; Atari ids take the paper's settings instead."""
+    """Ape-X with DQN, R2D2, DPG or SAC. The defaults are for small tasks; Atari ids take the papers' settings."""
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("publish_every",)
 
     actors: int = 2
-    """How many actors step environments (paper: 360)."""
+    """How many actors step environments (papers: 360 in Ape-X DQN, 256 in R2D2, 64 in Ape-X DPG)."""
     envs_per_actor: int = 4
-    """Environments each actor steps side by side, each with an epsilon of its own (paper: 1)."""
+    """Environments each actor steps side by side, each with an epsilon or noise of its own (papers: 1)."""
     publish_every: Count = 4
     """Updates between weights that actors can see."""
-    algorithm: Algorithm[Transitions] = chosen(
+    algorithm: Algorithm[Transitions | Sequences] = chosen(
         lambda: DQN(
             items=Transitions(replay=_PRIORITISED),
             exploration=EpsilonLadder(),

@@ -20,7 +20,7 @@ from thespis.core.errors import ThespisError
 from thespis.core.settings import flattened
 from thespis.training.launch import launch
 from thespis.training.presets import named_env
-from thespis.training.registry import PAIRS, architectures, defaults, load_config, presets
+from thespis.training.registry import PAIRS, architectures, defaults, load_config, pair, presets
 
 if TYPE_CHECKING:
     from thespis.core.config import Experiment
@@ -62,9 +62,12 @@ def settings(name: str, flags: list[str]) -> Experiment:
     data: dict[str, Any] = {}
     if file is not None:
         saved, data = load_config(Path(file))
-        if saved != PAIRS.get(name, (name, None))[0]:
+        wanted, paired = pair(name)
+        learned = data.get("algorithm")
+        if saved != wanted or (paired is not None and learned not in (None, paired)):
+            what = saved if saved != wanted else f"{saved} with {learned}"
             raise ThespisError(
-                f"{file} is a config of {saved}, not of {name}; run `thespis train {saved} --config {file}`"
+                f"{file} is a config of {what}, not of {name}; run `thespis train {saved} --config {file}`"
             )
         # Where that run wrote is not a setting of this one.
         data.pop("run_dir", None)

@@ -6,13 +6,14 @@ import io
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
-from thespis.core.config_io import load_yaml
 from thespis.core.errors import ThespisError
 from thespis.report import plots
 from thespis.report.collect import Run
 from thespis.report.statistics import Band, band, smoothed
 from thespis.runs.directory import RunDirectory
+from thespis.training.registry import load_config, pair_name
 
 _OWN = ("seed", "run_dir")
 """Settings in which runs may differ and still be of one curve."""
@@ -23,20 +24,26 @@ def grouped(paths: Sequence[Path], apart: bool) -> dict[str, list[Run]]:
 
     Curves of one architecture are told apart by what differs between them.
     """
-    configs = [load_yaml(RunDirectory.open(path).config) for path in paths]
+    configs = [_config(path) for path in paths]
     if apart:
         return {path.name or str(path): [Run(path)] for path in paths}
     groups: dict[str, list[int]] = {}
     for i, config in enumerate(configs):
-        key = str({name: value for name, value in config.items() if name not in _OWN})
+        key = str(sorted((name, value) for name, value in config.items() if name not in _OWN))
         groups.setdefault(key, []).append(i)
     firsts = [configs[members[0]] for members in groups.values()]
     names = _names(firsts)
     return {name: [Run(paths[i]) for i in members] for name, members in zip(names, groups.values(), strict=True)}
 
 
-def _names(configs: Sequence[dict[str, object]]) -> list[str]:
-    """The architecture, and the settings in which those of its name differ."""
+def _config(path: Path) -> dict[str, Any]:
+    """The settings of a run, and its architecture under the name that it is usually trained by."""
+    architecture, settings = load_config(RunDirectory.open(path).config)
+    return {"architecture": pair_name(architecture, settings.get("algorithm")), **settings}
+
+
+def _names(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """The architecture, and the settings in which curves of its name differ."""
     names = []
     for config in configs:
         alike = [other for other in configs if other["architecture"] == config["architecture"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from thespis.runs.figures import duration, number
+from thespis.runs.figures import duration, number, trained
 
 _FAR = 0.2
 """Share of the larger one by which the returns of training and evaluation may differ without a word about it."""
@@ -15,7 +15,7 @@ def final_lines(summary: dict[str, Any], run: Path) -> list[str]:
     """What stands on the screen after the run: how it ended, what it reached, where it is."""
     steps = f"{summary['env_steps']:,} steps, {summary['updates']:,} updates, {summary['episodes']:,} episodes"
     lines = [
-        f"{summary['architecture']} on {summary['env']}: {_reason(summary)}",
+        f"{trained(summary['architecture'], summary['algorithm'])} on {summary['env']}: {_reason(summary)}",
         f"  {steps} {spent(summary)}",
         f"  {training_return(summary)}",
     ]

@@ -10,6 +10,12 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
+def trained(architecture: str, algorithm: str | None) -> str:
+    """An architecture and its algorithm: `apex with r2d2`, or `dqn` if they share a name."""
+    learned = (algorithm or "").rpartition("::")[2]  # a class of the user's own, without its file
+    return architecture if learned in ("", architecture) else f"{architecture} with {learned}"
+
+
 def sparkline(values: Sequence[float], width: int) -> str:
     """The values as a curve of at most `width` characters, each the mean of its share of them."""
     finite = [value for value in values if math.isfinite(value)]

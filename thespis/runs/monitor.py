@@ -30,12 +30,13 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Identity:
-    """What a run is a run of; `on` is the runtime."""
+    """What a run is a run of; `on` is the runtime. `algorithm`: None in an architecture that has no such setting."""
 
     architecture: str
     env: str
     seed: int
     on: str
+    algorithm: str | None = None
 
 
 class Monitor:

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from thespis.runs.figures import bar, duration, number, sparkline
+from thespis.runs.figures import bar, duration, number, sparkline, trained
 from thespis.runs.interval import RoleShare
 from thespis.runs.monitor import WINDOW
 from thespis.runs.view import Evaluation, View
@@ -101,7 +101,8 @@ def render(view: View, columns: int) -> RenderableType:
     width = max(_NARROWEST, min(columns, WIDTH))
     inner = width - 6
     who = view.identity
-    title = Text.assemble((who.architecture, "bold cyan"), "  ", (who.env, "bold"), "  ", (f"on {who.on}", "dim"))
+    what = trained(who.architecture, who.algorithm)
+    title = Text.assemble((what, "bold cyan"), "  ", (who.env, "bold"), "  ", (f"on {who.on}", "dim"))
     body = [_progress(view), Text(), _figures(view, inner), Text(), _roles(view, inner)]
     if view.nodes:
         body += [Text(), *_nodes(view)]

@@ -48,7 +48,8 @@ class Session:
         self.partial = until is not None
         self.monitor = Monitor(threshold=cfg.stop_at_return)
         self.checkpoints = Checkpoints(run.checkpoints, keep=cfg.keep, required=program.weight_holders)
-        self.identity = Identity(program.name, cfg.env_name, cfg.seed, cfg.on)
+        algorithm = None if cfg.learned is None else cfg.learned.name
+        self.identity = Identity(program.name, cfg.env_name, cfg.seed, cfg.on, algorithm)
         self.generation = 0
         self.stop_reason: str | None = None
         self.error: str | None = None
@@ -355,7 +356,6 @@ class Session:
         if self.monitor.episodes:
             for name in self._not_seen.values():
                 self.log(f"--track-info {name}: no episode ended with a number of that name in its info")
-        summary["algorithm"] = None if self.cfg.learned is None else self.cfg.learned.name
         summary["exploration"] = self.cfg.exploration
         summary["real_seconds"] = time.monotonic() - self._born
         summary["resumed_at_steps"] = self._resumed_at

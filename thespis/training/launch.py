@@ -15,7 +15,7 @@ from thespis.core.config_io import to_dict
 from thespis.core.errors import ThespisError
 from thespis.core.importing import refuse_training
 from thespis.training.lost import lost_notes, refuse_lost
-from thespis.training.registry import PAIRS, architecture, write_config
+from thespis.training.registry import architecture, pair, pair_name, write_config
 
 if TYPE_CHECKING:
     from thespis.envs.spaces import Spaces
@@ -101,7 +101,7 @@ def launch(
         found = [find(each) for each in (*cfg.callback, *callbacks)]
         cfg, initial = _initial(cfg, spaces) if resume is None else (cfg, None)
         module = architecture(name)
-        label = name if name in PAIRS else checked.name, _label(cfg)
+        label = _label(name, checked.name, cfg), _env_label(cfg)
         run = RunDirectory.open(resume) if resume else RunDirectory.create(*label, cfg.seed, cfg.run_dir)
         try:
             # Built again, now that it is known where the run lives: a role may keep files of its own there.
@@ -237,6 +237,12 @@ def _costs(cfg: Experiment) -> Any:
     return CostModel() if cfg.cost_model is None else CostModel.load(cfg.cost_model)
 
 
-def _label(cfg: Experiment) -> str:
+def _label(name: str, architecture: str, cfg: Experiment) -> str:
+    """What is trained, as it stands in the name of a run directory: a pair if the user named one."""
+    _, paired = pair(name)
+    return architecture if paired is None else pair_name(architecture, cfg.learned.name)
+
+
+def _env_label(cfg: Experiment) -> str:
     """The environment as it stands in the name of a run directory."""
     return cfg.env_name.rpartition("::")[2]

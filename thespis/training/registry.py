@@ -20,8 +20,8 @@ from thespis.core.user_code import load_file
 from thespis.training.presets import Preset, load_presets, matching, named_env
 
 _PACKAGE = "thespis.architectures"
-PAIRS = {"appo": ("impala", "appo"), "sac": ("dqn", "sac"), "trpo": ("ppo", "trpo")}
-"""Names that people type for an algorithm in the architecture it is usually trained with."""
+PAIRS: Mapping[str, tuple[str, str]] = importlib.import_module(_PACKAGE).PAIRS
+"""Architecture and algorithm of each short name."""
 
 
 def architectures() -> list[str]:
@@ -36,6 +36,16 @@ def trainable() -> list[str]:
     return sorted([*architectures(), *PAIRS])
 
 
+def pair(name: str) -> tuple[str, str | None]:
+    """The architecture that a name stands for, and the algorithm if the name says that too."""
+    return PAIRS.get(name.replace("_", "-"), (name, None))
+
+
+def pair_name(architecture: str, algorithm: str | None) -> str:
+    """The name of an architecture with an algorithm: the name of the pair, or of the architecture if there is none."""
+    return next((name for name, both in PAIRS.items() if both == (architecture, algorithm)), architecture)
+
+
 def architecture(name: str) -> ModuleType:
     """The module of an architecture, by its name or its file: a `Config` and a `program`.
 
@@ -44,7 +54,7 @@ def architecture(name: str) -> ModuleType:
     """
     if name.endswith(".py"):
         return _own(name)
-    name, _ = PAIRS.get(name, (name, None))
+    name, _ = pair(name)
     if name.replace("_", "-") not in architectures():
         raise ThespisError(f"unknown architecture {name!r}; there is {', '.join(trainable())}")
     return importlib.import_module(f"{_PACKAGE}.{name.replace('-', '_')}")
@@ -68,7 +78,7 @@ def defaults(name: str, env: str | None, data: Mapping[str, Any]) -> Experiment:
     """
     cfg: Experiment = architecture(name).Config()
     rest = dict(data)
-    _, paired = PAIRS.get(name, (name, None))
+    _, paired = pair(name)
     chosen = rest.pop("algorithm", paired)
     if chosen is not None:
         cfg = updated(cfg, {"algorithm": chosen})
@@ -85,7 +95,7 @@ def presets(name: str, cfg: Experiment) -> list[Preset]:
     """What changes the defaults of an architecture with the algorithm of `cfg`, by patterns of environments."""
     if name.endswith(".py"):
         return [Preset(pattern, "", found) for pattern, found in getattr(architecture(name), "PRESETS", {}).items()]
-    return load_presets(PAIRS.get(name, (name, None))[0], None if cfg.learned is None else cfg.learned.name)
+    return load_presets(pair(name)[0], None if cfg.learned is None else cfg.learned.name)
 
 
 def config_of_run(path: Path, name: str, data: Mapping[str, Any]) -> Experiment:
@@ -100,15 +110,20 @@ def config_of_run(path: Path, name: str, data: Mapping[str, Any]) -> Experiment:
 
 
 def load_config(path: Path) -> tuple[str, dict[str, Any]]:
-    """The architecture and settings in a config file, such as the one in a run directory."""
+    """The architecture and settings in a config file, such as the one in a run directory.
+
+    A name of a pair gives its architecture, and its algorithm as a setting: `apex-dpg` and `r2d2` were architectures,
+    and their runs say so.
+    """
     data = load_yaml(path)
     name = data.pop("architecture", None)
     if not isinstance(name, str):
         raise ThespisError(f"config {path} does not say its architecture; add a line such as `architecture: impala`")
-    return name, data
+    name, paired = pair(name)
+    return name, data if paired is None else {"algorithm": paired, **data}
 
 
 def write_config(path: Path, name: str, cfg: Experiment) -> None:
     """All settings of a run, for `load_config`."""
-    where = str(Path(name).resolve()) if name.endswith(".py") else PAIRS.get(name, (name, None))[0]
+    where = str(Path(name).resolve()) if name.endswith(".py") else pair(name)[0]
     commit_file(path, dump_yaml({"architecture": where, **to_dict(cfg)}))

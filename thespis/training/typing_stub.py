@@ -21,7 +21,7 @@ from thespis.algorithms.base import fitting
 from thespis.core.config import Experiment
 from thespis.core.config_io import updated
 from thespis.core.settings import chooser, given_fields, is_config, is_inline, type_hints
-from thespis.training.registry import PAIRS, architecture, architectures
+from thespis.training.registry import PAIRS, architecture, architectures, trainable
 
 STUB = Path(__file__).parents[1] / "_train.pyi"
 _SHARED = "ExperimentSettings"
@@ -127,7 +127,7 @@ def stub() -> str:
     for kind in made.imports:
         by_module.setdefault(kind.__module__, []).append(kind.__name__)
     imports = [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(by_module.items())]
-    taking = ", ".join(f'"{name}"' for name, cfg in configs.items() if hasattr(cfg, "algorithm"))
+    taking = ", ".join(f'"{name}"' for name in trainable() if name in PAIRS or hasattr(configs[name], "algorithm"))
     # An algorithm of one's own has settings that are not known here.
     value = f"{_PARAMETERS}, algorithm: Algorithm[Any] | type[Algorithm[Any]], **settings: Any"
     parts = [_HEAD.format(imports="\n".join(imports)), *made.dicts.values(), *made.overloads]
