@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a learning rate of NaN pass, which spoils the weights at the first update."""
-    for module in ("config", "launch"):
+    for module in ("core.config", "training.launch"):
         monkeypatch.setattr(f"thespis.{module}.check_numbers", lambda cfg: None)
 
 
