@@ -55,6 +55,30 @@ def slow() -> gym.Env[Any, Any]:
     return _Slow()
 
 
+class _Closing(Chain):
+    """Takes a second to close, so that its process ends after the others."""
+
+    def close(self) -> None:
+        time.sleep(1.0)
+
+
+def closing() -> gym.Env[Any, Any]:
+    return _Closing()
+
+
+class _Sour(Chain):
+    """Fails whenever it is closed, as FAULT says."""
+
+    def close(self) -> None:
+        if os.environ["FAULT"] == "crash":
+            os.abort()
+        raise RuntimeError("stuck lid")
+
+
+def sour() -> gym.Env[Any, Any]:
+    return _Sour()
+
+
 class _Parent(Chain):
     """Has processes of its own, one in a session of its own, which it ends when it is closed."""
 

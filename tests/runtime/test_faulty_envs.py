@@ -87,6 +87,18 @@ def test_an_environment_that_hangs_while_it_is_made_or_closed_is_named(
     assert ended.returncode == 0
 
 
+@pytest.mark.parametrize(("fault", "on"), [("crash", "local"), ("raise", "simulation")])
+def test_an_environment_that_fails_to_close_is_trained_in(
+    fault: str, on: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No role makes one only to know its spaces, which would then have to be closed."""
+    monkeypatch.setenv("FAULT", fault)
+    ended = stage.train("--env", "factories::sour", "--total-steps", 300, "--on", on)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((stage.run / "summary.json").read_text())["restarts"] == 0
+    assert "Traceback" not in ended.stderr
+
+
 def test_a_broken_environment_is_told_before_anything_starts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "raise")
     ended = stage.train("--env", "factories::broken")

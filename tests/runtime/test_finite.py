@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a learning rate of NaN pass, which spoils the weights at the first update."""
-    for module in ("config", "launch"):
+    for module in ("core.config", "training.launch"):
         monkeypatch.setattr(f"thespis.{module}.check_numbers", lambda cfg: None)
 
 
@@ -80,6 +80,14 @@ def test_a_run_whose_losses_are_all_nan_has_failed(tmp_path: Path) -> None:
     """Its weights are as they were at the start."""
     cfg = small("impala", tmp_path / "run", optimizer={}, discount=math.nan, total_steps=2000)
     with pytest.raises(RunFailed, match="nothing was learned: the loss of all .* batches was not finite"):
+        launch("impala", cfg, quiet=True)
+
+
+def test_a_loss_that_stays_not_finite_ends_the_run(tmp_path: Path) -> None:
+    """Weights that are finite but huge: a learner that starts over would come to the same, and the run exit with 0."""
+    huge = {"learning_rate": 1e38, "kind": "sgd", "clip": 0.0}
+    cfg = small("impala", tmp_path / "run", optimizer=huge, unroll_length=4, total_steps=30_000, checkpoint_every=1e6)
+    with pytest.raises(ThespisError, match="learner 0: the loss of 100 batches in a row was not finite; lower the"):
         launch("impala", cfg, quiet=True)
 
 

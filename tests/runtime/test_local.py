@@ -134,6 +134,15 @@ def test_a_process_that_is_down_at_the_end_contributes_its_last_state(stage: Sta
     assert json.loads((newest(stage) / "meta.json").read_text())["carried_over"]["evaluator 0"].startswith("update-")
 
 
+def test_an_evaluation_that_was_made_is_not_called_missing(stage: Stage) -> None:
+    """The actor closes its environments for longer than the learner, whose weights were evaluated, takes to end."""
+    flags = ["--envs-per-actor", 1, "--eval-episodes", 1, "--total-steps", 500, "--env", "factories::closing"]
+    ended = stage.train(*flags)
+    assert ended.returncode == 0, ended.stderr
+    assert summary(stage)["eval_episodes"] == 1
+    assert "no final evaluation" not in ended.stderr
+
+
 def test_a_stopped_process_is_named_and_does_not_hold_up_the_end(stage: Stage) -> None:
     process = begin(stage, "--total-steps", FOREVER)
     pid = pid_of(stage, "learner")

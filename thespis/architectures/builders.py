@@ -48,10 +48,10 @@ def build_stepper(ctx: Context, cfg: Experiment) -> Stepper:
     """What acts with the algorithm's network, on one thread: the actors share the machine."""
     import torch
 
-    from thespis.envs.make import describe
+    from thespis.runs.spaces import spaces_of
 
     torch.set_num_threads(1)
-    network: PolicyNetwork = cfg.learned.build_network(describe(cfg.env_config), seed=0)
+    network: PolicyNetwork = cfg.learned.build_network(spaces_of(cfg), seed=0)
     stepper: Stepper = cfg.learned.build_stepper(network, ctx.rng("policy"))
     return stepper
 
@@ -80,10 +80,10 @@ def worker_network(ctx: Context, cfg: Experiment) -> PolicyNetwork:
     """The network of one of many workers, on one thread each; all of them start from the same weights."""
     import torch
 
-    from thespis.envs.make import describe
+    from thespis.runs.spaces import spaces_of
 
     torch.set_num_threads(1)
-    made: PolicyNetwork = cfg.algorithm.build_network(describe(cfg.env_config), ctx.identity.run_seed)
+    made: PolicyNetwork = cfg.algorithm.build_network(spaces_of(cfg), ctx.identity.run_seed)
     return initialised(made, cfg)
 
 
@@ -246,10 +246,10 @@ def build_replay(
     ctx: Context, cfg: Experiment, settings: ReplayConfig, capacity: int, limiter: SamplesPerInsert
 ) -> roles.ReplayTable:
     """A replay of the algorithm's items, with all the memory it will ever use. `settings`: of this shard."""
-    from thespis.envs.make import describe
     from thespis.experience.tables import build_table
+    from thespis.runs.spaces import spaces_of
 
-    steps, window, sampler, shape = build_table(cfg.algorithm, describe(cfg.env_config), settings, capacity)
+    steps, window, sampler, shape = build_table(cfg.algorithm, spaces_of(cfg), settings, capacity)
     return roles.ReplayTable(ctx, steps, window, sampler, limiter, shape, settings.max_times_sampled)
 
 
@@ -316,12 +316,12 @@ def build_inference(
 
     `lockstep`: an actor that has completed an unroll waits for the next version.
     """
-    from thespis.envs.make import describe
     from thespis.envs.spaces import action_row
     from thespis.experience.seats import Seats
+    from thespis.runs.spaces import spaces_of
 
     stepper, algorithm, total = build_stepper(ctx, cfg), cfg.algorithm, cfg.actors * cfg.envs_per_actor
-    no_action = action_row(describe(cfg.env_config).action_space)
+    no_action = action_row(spaces_of(cfg).action_space)
 
     def explore(told: Told) -> Any:
         first = told.stream.who[1] * cfg.envs_per_actor + told.start
@@ -366,10 +366,10 @@ def build_listener(ctx: Context, cfg: Experiment, inference: InferenceConfig) ->
     """Where actors come in with streams of their own, if they do."""
     if not inference.streams(cfg.on):
         return None
-    from thespis.envs.make import describe
+    from thespis.runs.spaces import spaces_of
     from thespis.transport.inference_schema import Layout
 
-    spaces = describe(cfg.env_config)
+    spaces = spaces_of(cfg)
     layout = Layout.of(spaces.observation_space, spaces.action_space, cfg.envs_per_actor)
     if inference.transport == "grpc":
         from thespis.transport.grpc_server import Door

@@ -22,14 +22,14 @@ def validate_demonstrations(cfg: Any) -> None:
 def build_demonstrations(ctx: Context, cfg: Any) -> roles.Demonstrations:
     """All demonstrations as items of the algorithm. They are gathered from the run's seed alone, so that every
     incarnation of the role has the same."""
-    from thespis.envs.make import describe
     from thespis.experience.demonstrations import unrolls
     from thespis.experience.recording import gather
     from thespis.experience.steps import Steps
     from thespis.experience.tables import build_table, row_layout
+    from thespis.runs.spaces import spaces_of
 
     items: Replayed = cfg.algorithm.items
-    spaces, settings = describe(cfg.env_config), replace(items.replay, actor_priorities=False, bytes=0, warm_up=1)
+    spaces, settings = spaces_of(cfg), replace(items.replay, actor_priorities=False, bytes=0, warm_up=1)
     gathered = [
         list(unrolls(episode, items.unroll_length, spaces.action_space))
         for episode in gather(cfg.demos, cfg.env_config, cfg.demo_episodes, ctx.identity.run_seed)

@@ -79,18 +79,18 @@ def validate(cfg: Config, spaces: Spaces) -> None:
 
 def build_coordinator(ctx: Context, cfg: Config) -> roles.Coordinator:
     from thespis.algorithms.updates.evolution import check_table
-    from thespis.envs.make import describe
     from thespis.exchange.noise import NoiseTable
     from thespis.networks.evolved import EvolvedPolicy, moments_of
     from thespis.networks.members import layer_sizes
     from thespis.networks.moments import Moments
+    from thespis.runs.spaces import spaces_of
 
     network = worker_network(ctx, cfg)
     policy = EvolvedPolicy(network, reference(ctx, cfg, network))
     check_table(cfg.noise_table, len(policy.values))
     moments, settings = moments_of(network), cfg.algorithm.policy_network
     if moments is None and settings.normalize_observations:
-        inputs, *_ = layer_sizes(describe(cfg.env_config), settings)
+        inputs, *_ = layer_sizes(spaces_of(cfg), settings)
         moments = Moments.none(inputs)
     table = NoiseTable(cfg.noise_table, ctx.identity.run_seed)
     return roles.Coordinator(ctx, cfg.algorithm, cfg.plan, cfg.budget, policy, table, moments)
@@ -103,10 +103,10 @@ def build_worker(ctx: Context, cfg: Config, order: PlaceOrder[Ask, Result, Order
 
 def build_members(ctx: Context, cfg: Config) -> Members:
     """Numpy where the policy is an MLP, so that a worker need not load torch; else one network per member."""
-    from thespis.envs.make import describe
     from thespis.networks.members import MLPMembers, reads_vectors
+    from thespis.runs.spaces import spaces_of
 
-    spaces, settings = describe(cfg.env_config), cfg.algorithm.policy_network
+    spaces, settings = spaces_of(cfg), cfg.algorithm.policy_network
     if reads_vectors(spaces.observation_space, settings):
         return MLPMembers(cfg.envs_per_actor, spaces, settings)
     import torch

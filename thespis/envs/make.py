@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -57,7 +58,8 @@ def make(
 def describe(env: EnvLike | EnvConfig) -> Spaces:
     """The spaces of one environment as a policy sees them; nothing stays open."""
     environments = make(env, 1)
-    environments.close()
+    with suppress(Exception):  # the spaces are known by then
+        environments.close()
     return Spaces(environments.observation_space, environments.action_space)
 
 

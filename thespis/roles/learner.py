@@ -10,7 +10,7 @@ import numpy as np
 from thespis.algorithms.updates.update import Gradients, Update
 from thespis.core.context import Context
 from thespis.core.edges import Publish
-from thespis.core.errors import NonFiniteLoss
+from thespis.core.errors import NonFiniteLoss, ThespisError
 from thespis.core.finite import check_finite
 from thespis.core.service import RoleDescription
 from thespis.core.types import Array, Version, Versioned, lags
@@ -209,13 +209,19 @@ class Learner:
             await self._ctx.wait(self._publish.name, self._published)
         self._published = self._ctx.ahead(self._publish(Versioned(self.version, self._update.weights())))
 
+    @property
+    def _name(self) -> str:
+        return f"{self._ctx.identity.role} {self._ctx.identity.index}"
+
     def _check_weights(self) -> None:
-        identity = self._ctx.identity
-        check_finite(self._update.weights(), f"{identity.role} {identity.index}")
+        check_finite(self._update.weights(), self._name)
 
     def _spoil(self) -> None:
         self._check_weights()
         self._ctx.count("dropped/non_finite_batches")
         self._spoiled += 1
         if self._spoiled >= _PATIENCE:
-            raise NonFiniteLoss(f"the loss of {_PATIENCE} batches in a row was not finite; lower the learning rate")
+            raise ThespisError(
+                f"{self._name}: the loss of {_PATIENCE} batches in a row was not finite; lower the learning rate, "
+                "or scale the rewards down"
+            )

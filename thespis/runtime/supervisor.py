@@ -323,6 +323,7 @@ class Supervisor:
         if not hasty:
             self._judging = asyncio.create_task(self._evaluate(absent))
             await asyncio.gather(self._judging, return_exceptions=True)
+            self._judging = None  # a process that ends from here on cancels nothing
         await self._ask_all(self._up(), "exit", seconds=_EXIT_SECONDS)
 
     def _drop_late(self) -> None:

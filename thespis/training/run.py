@@ -14,7 +14,7 @@ import numpy as np
 from thespis.core.config import Experiment
 from thespis.core.env_config import EnvConfig
 from thespis.core.errors import ThespisError
-from thespis.core.system.files import read_bytes, read_text
+from thespis.core.system.files import read_bytes
 from thespis.core.user_code import Spec
 from thespis.training.lost import refuse_lost_env
 from thespis.training.policy import ActingPolicy
@@ -86,11 +86,9 @@ class Trained:
     def spaces(self) -> Spaces:
         """What the policy sees and does, as written down when the run began: no environment is made to know it."""
         from thespis.envs.make import describe
-        from thespis.envs.space_json import load_spaces
-        from thespis.runs.directory import RunDirectory
+        from thespis.runs.spaces import written_spaces
 
-        file = RunDirectory(self.path).spaces
-        return load_spaces(read_text(file), str(file)) if file.exists() else describe(self.env_config())
+        return written_spaces(self.path) or describe(self.env_config())
 
     def env_config(self, env: Spec | None = None, wrappers: Sequence[Spec] | None = None) -> EnvConfig:
         """The environment to play in: the run's own, or with another `env` or other `wrappers` in it."""
