@@ -160,6 +160,15 @@ def test_paths_are_written_so_that_they_are_found_from_anywhere(
     assert load(f"there/{run.path}").policy.act(np.zeros(2, np.float32)) in (0, 1)
 
 
+def test_a_file_finds_its_neighbours_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "my_parts.py").write_text("from thespis.envs.toys import Chain as Part\n")
+    (tmp_path / "there" / "my_whole.py").write_text("from my_parts import Part\ndef make():\n    return Part()\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(resolve("there/my_whole.py::make")(), Chain)
+
+
 def test_a_script_without_a_guard_trains_once_and_cannot_be_imported_into_a_second_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

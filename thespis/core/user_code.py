@@ -79,7 +79,10 @@ def _module(source: str) -> types.ModuleType:
 
 
 def load_file(path: Path) -> types.ModuleType:
-    """A Python file as a module. What it defines is sent to other processes by value: they could not import it."""
+    """A Python file as a module, which can import the files beside it, from whatever folder it is loaded.
+
+    What it defines is sent to other processes by value: they could not import it.
+    """
     import cloudpickle
 
     name = f"{_OWN_FILE}{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
@@ -89,6 +92,9 @@ def load_file(path: Path) -> types.ModuleType:
             raise FileNotFoundError(f"there is no file {path}")
         module = importlib.util.module_from_spec(plan)
         sys.modules[name] = module
+        folder = str(path.resolve().parent)
+        if folder not in sys.path:  # last, as other processes of the run get it too: the file may import its neighbours
+            sys.path.append(folder)
         try:
             with importing():
                 plan.loader.exec_module(module)
