@@ -42,7 +42,7 @@ def test_a_notebook_trains_plots_and_acts(stage: Stage) -> None:
     shown = training[0]
     assert shown["output_type"] == "display_data" and set(shown["data"]) == {"text/html", "text/plain"}
     text, page = "".join(shown["data"]["text/plain"]), "".join(shown["data"]["text/html"])
-    assert "impala on __main__::Thermostat: total_steps" in text and "training return" in text
+    assert "impala with vtrace on __main__::Thermostat: total_steps" in text and "training return" in text
     assert "Thermostat" in page and "learner" in page, "the panel"
     assert any("image/png" in output.get("data", {}) for output in plot)
     (printed,) = acting
