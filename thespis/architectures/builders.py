@@ -77,22 +77,17 @@ def learner_network(ctx: Context, cfg: Experiment, in_turns: bool = False) -> Po
 
 
 def worker_network(ctx: Context, cfg: Experiment) -> PolicyNetwork:
-    """The network of one of many workers, on one thread each; all of them start from the same weights."""
+    """The network of one of many workers, on one thread each; all of them start from the same weights.
+
+    With `--init-from` those are the weights that were taken from another run.
+    """
     import torch
 
+    from thespis.runs import initial
     from thespis.runs.spaces import spaces_of
 
     torch.set_num_threads(1)
     made: PolicyNetwork = cfg.algorithm.build_network(spaces_of(cfg), ctx.identity.run_seed)
-    return initialised(made, cfg)
-
-
-def initialised(made: PolicyNetwork, cfg: Experiment) -> PolicyNetwork:
-    """The network, with the weights that `--init-from` took from another run."""
-    import torch
-
-    from thespis.runs import initial
-
     for name, value in initial.read(cfg).items():
         made.state_dict()[name].copy_(torch.from_numpy(value))
     return made

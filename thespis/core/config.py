@@ -380,11 +380,6 @@ class InferenceConfig:
         """Whether each actor has a stream of its own to the server."""
         return self.transport == "grpc" or on == "local"
 
-    @property
-    def encrypted(self) -> bool:
-        """Whether streams are encrypted."""
-        return self.tls_cert is not None
-
     def absolute(self) -> InferenceConfig:
         """Files as nodes find them that have another working directory."""
         files: dict[str, Any] = {"tls_cert": self.tls_cert, "tls_key": self.tls_key, "tls_ca": self.tls_ca}

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from thespis.core.context import Context
-from thespis.core.edges import Act
-from thespis.core.edges import Pull as Pull
+from thespis.core.edges import Act, Pull
 from thespis.core.types import Acted, Array, Inputs, State, Stream, Version, Versioned, unpacked
 from thespis.envs.autoreset import EnvStep
 from thespis.experience.seats import tell
