@@ -244,7 +244,8 @@ class Context:
 
     def took(self, steps: int) -> None:
         """Count environment steps, as they are taken: those of an unroll that is lost were taken, too."""
-        self.count("env_steps", steps)
+        counters = self._report.counters
+        counters["env_steps"] = counters.get("env_steps", 0) + steps
         self.stepping = True
         if self.steps is not None:
             self.steps.add(steps)

@@ -20,7 +20,8 @@ class StepCount:
     """
 
     def __init__(self, numbers: Array, process: int) -> None:
-        self._numbers, self._mine = numbers, numbers[1 + process : 2 + process]
+        self._numbers = numbers
+        self._mine = memoryview(numbers)[1 + process : 2 + process]  # added to twice as fast as an array
 
     @classmethod
     def alone(cls, limit: int | None) -> StepCount:

@@ -27,6 +27,8 @@ def numbers(info: Mapping[str, Any], env: int, names: Sequence[str]) -> dict[str
     `info`: what a vector's step returned. Gymnasium's vectors hold an array per name and a mask `_name`; with same-step
     autoreset they keep what belongs to the ended episode in `final_info`.
     """
+    if not info:
+        return None
     if ENDED in info:
         mine = info[ENDED].get(env)
         found = {name: mine.get(name) for name in names} if isinstance(mine, Mapping) else {}

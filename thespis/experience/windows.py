@@ -9,7 +9,6 @@ from thespis.core.context import Context
 from thespis.core.types import Array, Inputs, State, Unroll, Version
 from thespis.envs.autoreset import Environments
 from thespis.envs.inputs import first_inputs, next_inputs
-from thespis.experience.stepping import take_step
 from thespis.experience.writers import UnrollWriter
 from thespis.networks.acting import Stepper
 
@@ -68,7 +67,11 @@ class Windows:
             ctx, envs = self._ctx, self._envs
             async with ctx.work("inference", items=envs.num_envs):
                 acted = self._stepper.act(self._inputs, self._state)
-            step = await take_step(ctx, envs, acted.actions)
+            async with ctx.work("env_step", items=envs.num_envs):
+                step = envs.step(acted.actions)
+                ctx.took(step.taken)
+            for episode in step.episodes:
+                ctx.episode(episode)
             self._inputs, self._state = next_inputs(step, acted.actions), acted.state
             unroll = writer.write(acted, self._version(), step, self._inputs)
             if self._cut and (step.terminated | step.truncated).all():

@@ -13,7 +13,6 @@ from thespis.core.service import RoleDescription
 from thespis.core.types import Acted, Inputs, State, Unroll, Version
 from thespis.envs.autoreset import Environments, EnvStep
 from thespis.envs.inputs import first_inputs, next_inputs
-from thespis.experience.stepping import take_step
 from thespis.experience.writers import UnrollWriter
 
 
@@ -131,8 +130,13 @@ class Actor:
         return await self._policy.act(group.inputs, group.state), version
 
     async def _step(self, group: Group, acted: Acted, version: Version) -> None:
+        ctx, envs = self._ctx, group.envs
         group.steps = (group.steps + 1) % self._length
-        step = await take_step(self._ctx, group.envs, acted.actions)
+        async with ctx.work("env_step", items=envs.num_envs):
+            step = envs.step(acted.actions)
+            ctx.took(step.taken)
+        for episode in step.episodes:
+            ctx.episode(episode)
         group.inputs, group.state = next_inputs(step, acted.actions), acted.state
         unroll = group.writer.write(acted, version, step, group.inputs)
         if unroll is not None:

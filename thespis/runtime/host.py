@@ -7,6 +7,7 @@ in the lines between processes.
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import time
 import traceback
@@ -124,6 +125,7 @@ class Host:
         if len(specs) == 1:
             serves = bool(describe(type(self._roles[specs[0].key])).methods)
             self._contexts[0].alone(start.report_seconds, serves)
+        gc.freeze()  # what is imported and built by now stays, so the collector need not visit it again
         for key, role in self._roles.items():
             if hasattr(role, "run"):
                 self._workers.append(loop.create_task(self._work(key, role)))
