@@ -21,7 +21,7 @@ class StepCount:
 
     def __init__(self, numbers: Array, process: int) -> None:
         self._numbers = numbers
-        self._mine = memoryview(numbers)[1 + process : 2 + process]  # added to twice as fast as an array
+        self._mine = numbers.data[1 + process : 2 + process]  # added to twice as fast as an array
 
     @classmethod
     def alone(cls, limit: int | None) -> StepCount:
