@@ -26,6 +26,8 @@ MARK = "THESPIS_TEST_STAGE"
 SLOW = Path(__file__).parent / "slow.txt"
 STALE = pytest.StashKey[list[str]]()
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and every command started here would be too
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that slow.txt names. test_house.py fails if a line names none."""
