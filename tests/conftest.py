@@ -26,7 +26,10 @@ MARK = "THESPIS_TEST_STAGE"
 SLOW = Path(__file__).parent / "slow.txt"
 STALE = pytest.StashKey[list[str]]()
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and every command started here would be too
+
+def pytest_configure() -> None:
+    """Undo nohup, under which every command started here would ignore SIGHUP too."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
