@@ -150,6 +150,34 @@ class Puller:
         self._ctx.count("env_steps")
 
 
+class FragileStore(roles.WeightStore):
+    """Dies at the first pull of somebody who has all that there will be."""
+
+    crash_at = (0, "")
+    once = Path()
+
+    @classmethod
+    def fragile(cls, ctx: Any, *, crash_at: tuple[int, str], once: Path) -> FragileStore:
+        made = cls(ctx)
+        made.crash_at, made.once = crash_at, once
+        return made
+
+    async def pull(self, newer_than: Version | None) -> Versioned | None:
+        if newer_than is not None and newer_than.update == self.crash_at[0]:
+            crash(self.crash_at[1], self.once)
+        return await super().pull(newer_than)
+
+
+class Newcomer(Puller):
+    """Pulls up to the goal, then once more as if it had nothing."""
+
+    async def run(self) -> None:
+        await super().run()
+        newest = await self._pull(None)
+        note(self._journal, list(newest.version))
+        self._ctx.count("env_steps")
+
+
 class Mute:
     """A service that takes calls and never answers."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract_roles import Publisher, Puller, read
+from contract_roles import FragileStore, Newcomer, Publisher, Puller, read
 
 from thespis.core.program import Program
 from thespis.core.types import Version
@@ -40,9 +40,22 @@ def test_only_newer_weights_come(on: str, perform: Any, tmp_path: Path) -> None:
         assert seen[-1] is None, "a pull after the newest version has nothing to bring"
 
 
-@pytest.mark.parametrize(
-    ("on", "how"), [("simulation", "raise"), ("local", "raise"), ("local", "kill"), ("ray", "raise"), ("ray", "kill")]
-)
+@pytest.mark.parametrize(("on", "how"), CRASHES)
+def test_a_restarted_store_has_what_was_published_last(on: str, how: str, perform: Any, tmp_path: Path) -> None:
+    """Nobody publishes any more: a learner may wait for experience of actors that wait for their first weights."""
+    program, last = Program("weights"), UPDATES - 1
+    crash: dict[str, Any] = {"crash_at": (last, how), "once": tmp_path / "store.crashed"}
+    store = program.at(restarts=1).add("weights", FragileStore.fragile, **crash)
+    program.at().add("learner", Publisher, store.edge("publish"), UPDATES, None, tmp_path / "unused")
+    program.at().add("puller", Newcomer, store.edge("pull"), tmp_path / "seen", Version(0, last))
+    outcome = perform(program, on, total_steps=2, stall_timeout=10.0)
+    assert outcome.summary["exit_reason"] == "total_steps", outcome.error
+    assert outcome.summary["restarts"] == 1
+    assert read(tmp_path / "seen")[-1] == [0, last]
+    assert "old_weights" not in outcome.summary["dropped"]
+
+
+@pytest.mark.parametrize(("on", "how"), CRASHES)
 def test_a_restarted_publisher_is_newer_in_all_it_says(on: str, how: str, perform: Any, tmp_path: Path) -> None:
     outcome = perform(build(tmp_path, (9, how), Version(1, UPDATES - 1)), on, total_steps=2, stall_timeout=10.0)
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error

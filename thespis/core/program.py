@@ -240,6 +240,16 @@ class Program:
             if spec.role in publishing and not any(edge.service in publishing for edge in spec.edges)
         ]
 
+    @property
+    def retained(self) -> frozenset[tuple[tuple[str, int], str]]:
+        """The methods of services whose last call is sent again when the service was restarted."""
+        return frozenset(
+            (spec.key, name)
+            for spec in self.roles
+            for name, method in describe(spec.kind).methods.items()
+            if method.retained
+        )
+
     def find(self, role: str, index: int) -> RoleSpec | None:
         return next((spec for spec in self.roles if spec.key == (role, index)), None)
 

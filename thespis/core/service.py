@@ -22,6 +22,9 @@ class Method:
     """The payload that travels to the service."""
     gives: str = ""
     """The payload that travels back to the caller."""
+    retained: bool = False
+    """A caller's last call holds until its next one, so it is sent again to a service that was restarted. The service
+    must take a repeated call for the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

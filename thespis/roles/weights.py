@@ -19,7 +19,7 @@ class WeightStore:
 
     description: ClassVar = RoleDescription(
         methods={
-            "publish": Method("weights", takes="weights"),
+            "publish": Method("weights", takes="weights", retained=True),
             "pull": Method("weights", gives="weights"),
             "next": Method("weights", gives="weights"),
         },
@@ -33,7 +33,8 @@ class WeightStore:
 
     async def publish(self, weights: Versioned) -> None:
         if self._held and weights.version <= self._held[-1].version:
-            self._ctx.count("dropped/old_weights")
+            if weights.version < self._held[-1].version:
+                self._ctx.count("dropped/old_weights")
             return
         self._held.append(weights)
         self._moved.set()

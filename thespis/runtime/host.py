@@ -34,6 +34,8 @@ from thespis.transport.calls import Call, PendingReply
 
 _WEIGH_SECONDS = 1.0
 """How often a process looks how much memory it has: that takes longer than a report."""
+_UNASKED = 0
+"""The number of a call whose answer nobody awaits. The others begin at 1."""
 _COPIED_SHARE = 0.25
 """Of the memory that is free, a copy of what is saved may take this much."""
 
@@ -43,6 +45,7 @@ class Start:
     """All a process needs to become its roles.
 
     `homes`: which process serves each role. `forwarders`: services that do not look inside what they are given.
+    `retained`: methods whose last call is sent again to a restarted service.
     `restore`: the checkpoint to go on from. `report_seconds`: how often to say what was done.
     """
 
@@ -51,6 +54,7 @@ class Start:
     identities: list[Identity]
     homes: dict[tuple[str, int], str]
     forwarders: frozenset[tuple[str, int]]
+    retained: frozenset[tuple[tuple[str, int], str]]
     restore: Path | None
     report_seconds: float
 
@@ -96,6 +100,8 @@ class Host:
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
         self._homes: dict[tuple[str, int], str] = {}
         self._forwarders: frozenset[tuple[str, int]] = frozenset()
+        self._retained: frozenset[tuple[tuple[str, int], str]] = frozenset()
+        self._last_calls: dict[tuple[tuple[str, int, int], tuple[str, int], str], Call] = {}
         self._peers: dict[str, Line] = {}
         self._callers: defaultdict[Line, set[tuple[str, int, int]]] = defaultdict(set)
         self._pending: dict[int, Pending] = {}
@@ -109,7 +115,7 @@ class Host:
     def start(self, start: Start) -> None:
         """Build the roles and let the workers among them run. What goes wrong is told, not raised."""
         loop = asyncio.get_running_loop()
-        self._homes, self._forwarders = start.homes, start.forwarders
+        self._homes, self._forwarders, self._retained = start.homes, start.forwarders, start.retained
         try:
             with importing():
                 specs: list[RoleSpec] = pickle.loads(start.roles)
@@ -170,6 +176,8 @@ class Host:
         number, home = self._calls, self._homes[call.service]
         if call.service in self._forwarders:
             call = call._replace(args=tuple(map(seal, call.args)))
+        if (call.service, call.method) in self._retained:
+            self._last_calls[call.caller, call.service, call.method] = call
         line = self._peers.get(home)
         sent = 0 if line is None else line.send((number, call))
         answer = PendingReply(line)
@@ -234,8 +242,12 @@ class Host:
         return await self._serve(call, lambda: None)
 
     def adopt(self, peer: str, line: Line) -> None:
-        """Take a line to another process, new or restarted, and repeat what it has not answered."""
+        """Take a line to another process, new or restarted; repeat what it has not answered, and what holds still."""
         self._peers[peer] = line
+        unanswered = [pending.call for pending in self._pending.values()]
+        for call in self._last_calls.values():
+            if self._homes[call.service] == peer and not any(call is other for other in unanswered):
+                line.send((_UNASKED, call))
         for number, pending in self._pending.items():
             if pending.home == peer and not pending.answer.done():  # one that was given up is not repeated
                 pending.answer.line = line

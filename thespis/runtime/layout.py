@@ -55,6 +55,7 @@ class Layout:
             identities=[self._identity(spec, restarts) for spec in specs],
             homes=self._homes,
             forwarders=frozenset(spec.key for spec in self._program.roles if self._forwards(spec)),
+            retained=self._program.retained,
             restore=restore,
             report_seconds=max(_REPORT_SECONDS, len(self._homes) / _MOST_REPORTS),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,12 @@ class Simulation:
     def __init__(self, program: Program, session: Session, costs: CostModel, faults: list[Fault]) -> None:
         self._program, self._session, self._costs, self._faults = program, session, costs, faults
         self._homes = {spec.key: spec.process for spec in program.roles}
+        self._retained = program.retained
         self._lives: dict[Key, Life] = {}
         self._back: dict[Key, asyncio.Event] = {}
         self._restarts: dict[str, int] = {}
         self._arrivals: dict[tuple[Key, str], float] = {}
+        self._last_calls: dict[tuple[Key, Key, str], tuple[Call, str]] = {}
         self._strikes: list[Fault] = []
         self._rng = np.random.default_rng()
         self._flush_every = _CLOSE_FLUSH_SECONDS if session.partial else _FLUSH_SECONDS
@@ -86,6 +88,7 @@ class Simulation:
         left = self._session.steps_left
         self._session.steps = None if left is None else StepCount.alone(left)
         self._arrivals.clear()
+        self._last_calls.clear()
         self._back = {spec.key: asyncio.Event() for spec in self._program.roles}
         self._strikes = [fault for fault in self._faults if fault.kind in ("lose", "delay") and fault.at >= start]
         try:
@@ -248,6 +251,9 @@ class Simulation:
         for spec in self._program.processes[home]:
             self._session.reverted(spec, restore)
         self._build(home, restore)
+        for call, edge in list(self._last_calls.values()):
+            if self._homes[call.service] == home:
+                self._deliver(call, edge, lambda _: None)
 
     def _bury(self, key: Key) -> None:
         life = self._lives.pop(key)
@@ -291,6 +297,8 @@ class Simulation:
             if attempt.done() and not attempt.cancelled():
                 answer, nbytes = attempt.result()
                 answered(nbytes)
+                if (call.service, call.method) in self._retained:
+                    self._last_calls[call.caller[:2], call.service, edge] = (call, edge)
                 return answer
 
     async def _attempt(self, call: Call, edge: str) -> tuple[Any, int]:
@@ -363,7 +371,7 @@ class Simulation:
         tasks = [life.task for life in self._lives.values() if life.task is not None]
         for task in tasks:
             task.cancel()
-        _finish(loop, tasks)
+        loop.finish(tasks)
 
     def _wind_down(self, loop: VirtualLoop) -> None:
         self._halt(loop)
@@ -386,16 +394,10 @@ class Simulation:
     def _close(self, loop: VirtualLoop) -> None:
         for life in self._lives.values():
             if hasattr(life.role, "close"):
-                _finish(loop, [loop.create_task(life.role.close())])
+                loop.finish([loop.create_task(life.role.close())])
         self._lives.clear()
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
-        _finish(loop, tasks)
+        loop.finish(tasks)
         loop.close()
-
-
-def _finish(loop: VirtualLoop, tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Run until the tasks are done. The loop never becomes the thread's own, which may have another one."""
-    if tasks:
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

@@ -7,7 +7,7 @@ import heapq
 import itertools
 import selectors
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -66,6 +66,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if timeout > 0 and not (timeout > LEAP and self._before_leap()):
             self._virtual += timeout
             self._on_time(self._virtual)
+
+    def finish(self, tasks: Collection[asyncio.Task[Any]]) -> None:
+        """Run until the tasks are done. This loop never becomes the thread's own, which may have another one."""
+        if tasks:
+            self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
 class Cores:
