@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from thespis import Trained, train
 from thespis.cli.main import main
+from thespis.core.errors import ThespisWarning
 
 pytestmark = pytest.mark.timeout(120)
 SMALL = ["--on", "simulation", "--actors", "1", "--envs-per-actor", "2", "--eval-episodes", "0", "--total-steps", "800"]
@@ -165,13 +167,38 @@ def copied(run: Trained, stage: Any) -> Path:
     return Path(stage.run)
 
 
-def test_resume_takes_the_newest_valid_checkpoint_and_says_so(run: Trained, stage: Any, capfd: Any) -> None:
-    path = copied(run, stage)
+def damaged(path: Path) -> tuple[Path, Path]:
+    """The last but one checkpoint of a run, and the last, in which one bit is flipped now."""
     *_, before, last = sorted((path / "checkpoints").glob("update-*"))
     file = last / "learner-0.safetensors"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
+    return before, last
+
+
+def test_a_policy_of_an_earlier_checkpoint_is_not_taken_for_the_last(run: Trained, stage: Any, capfd: Any) -> None:
+    path = copied(run, stage)
+    before, last = damaged(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(["eval", str(path), "--episodes", "1"]) == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"thespis: using {before.name}, for {last.name}: ") and "does not match its SHA-256" in line
+    with pytest.warns(ThespisWarning, match=f"using {before.name}"):
+        assert Trained(path).policy.checkpoint == before
+    shutil.rmtree(before)
+    for older in (path / "checkpoints").glob("update-*"):
+        if older != last:
+            shutil.rmtree(older)
+    assert main(["eval", str(path), "--episodes", "1"]) == 2
+    err = capfd.readouterr().err
+    assert f"has no valid checkpoint ({last.name}: " in err and "does not match its SHA-256" in err
+
+
+def test_resume_takes_the_newest_valid_checkpoint_and_says_so(run: Trained, stage: Any, capfd: Any) -> None:
+    path = copied(run, stage)
+    before, last = damaged(path)
     assert main(["resume", str(path), "--total-steps", "3000"]) == 0
     err = capfd.readouterr().err
     assert f"skipped {last.name}: " in err and "does not match its SHA-256" in err

@@ -83,10 +83,15 @@ def test_a_run_whose_losses_are_all_nan_has_failed(tmp_path: Path) -> None:
         launch("impala", cfg, quiet=True)
 
 
-def test_a_loss_that_stays_not_finite_ends_the_run(tmp_path: Path) -> None:
-    """Weights that are finite but huge: a learner that starts over would come to the same, and the run exit with 0."""
+@pytest.mark.parametrize("checkpoint_every", [1e6, 0.2])
+def test_a_loss_that_stays_not_finite_ends_the_run(checkpoint_every: float, tmp_path: Path) -> None:
+    """Weights that are finite but huge: a learner that starts over would come to the same, and the run exit with 0.
+
+    The simulation builds its roles anew at each checkpoint, so the count of such losses must be part of it.
+    """
     huge = {"learning_rate": 1e38, "kind": "sgd", "clip": 0.0}
-    cfg = small("impala", tmp_path / "run", optimizer=huge, unroll_length=4, total_steps=30_000, checkpoint_every=1e6)
+    often = {"unroll_length": 4, "total_steps": 30_000, "checkpoint_every": checkpoint_every}
+    cfg = small("impala", tmp_path / "run", optimizer=huge, **often)
     with pytest.raises(ThespisError, match="learner 0: the loss of 100 batches in a row was not finite; lower the"):
         launch("impala", cfg, quiet=True)
 

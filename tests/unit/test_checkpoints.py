@@ -80,7 +80,7 @@ def test_newest_best_and_keep_survive_pruning(tmp_path: Path) -> None:
     for update, score in enumerate([None, 5.0, 9.0, float("nan"), 9.0, 1.0, 2.0, None], start=1):
         save(checkpoints, update, score)
     assert names(tmp_path) == ["update-000000005", "update-000000007", "update-000000008"]
-    best = checkpoints.best()
+    best = checkpoints.best_valid().path
     assert best is not None and best.name == "update-000000005"
     assert json.loads((tmp_path / "best.json").read_bytes()) == {"name": "update-000000005", "score": 9.0}
     found = checkpoints.newest_valid()
@@ -111,9 +111,9 @@ def test_what_an_absent_role_saved_before_is_carried_over(tmp_path: Path) -> Non
 
 def test_without_scores_there_is_no_best(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
-    assert checkpoints.newest_valid().path is None and checkpoints.best() is None
+    assert checkpoints.newest_valid().path is None and checkpoints.best_valid().path is None
     save(checkpoints, 1)
-    assert checkpoints.best() is None and not (tmp_path / "best.json").exists()
+    assert checkpoints.best_valid().path is None and not (tmp_path / "best.json").exists()
 
 
 def test_keeping_none_is_refused(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_flipped_bit_falls_back_to_the_previous_by_name(tmp_path: Path, file: 
     found = checkpoints.newest_valid()
     assert found.path == older
     assert len(found.skipped) == 1 and "update-000000002" in found.skipped[0]
-    assert checkpoints.best() == older
+    assert checkpoints.best_valid().path == older
     if file.startswith("learner"):
         with pytest.raises(CorruptCheckpoint):
             load_role(newer, "learner", 0)

@@ -61,7 +61,9 @@ def test_what_went_wrong_first_is_what_is_told() -> None:
         program = Program("test")
         program.at().add("server", cannot_be_built)
         identity = Identity("server", 0, run_seed=0)
-        start = Start([], pickle.dumps(program.roles), [identity], {}, frozenset(), None, report_seconds=1.0)
+        start = Start(
+            [], pickle.dumps(program.roles), [identity], {}, frozenset(), frozenset(), None, report_seconds=1.0
+        )
         host.start(start)
         host.on_message(Noted(), (1, Call(("worker", 0, 1), 0, 0, ("server", 0), "pull", ())), 10)
         assert host.over.done()

@@ -194,7 +194,7 @@ async def _started(roles: bytes) -> list[Any]:
     page = status_page("test")
     host = Host(told.append, Status(page))
     os.close(page)
-    host.start(Start([], roles, [], {}, frozenset(), None, 1.0))
+    host.start(Start([], roles, [], {}, frozenset(), frozenset(), None, 1.0))
     return told
 
 

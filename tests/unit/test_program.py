@@ -148,7 +148,7 @@ def test_arrows_and_description() -> None:
     assert described["processes"]["actor-1"] == [{"role": "actor", "index": 1, "restarts": 0}]
     assert described["edges"][1] == {
         "caller": "actor", "callers": 2, "service": "queue", "method": "insert", "kind": "experience",
-        "takes": "unroll", "gives": "",
+        "takes": "unroll", "gives": "", "retained": False,
     }  # fmt: skip
     assert described["roles"]["queue"] == {"kind": "Replay", "evaluates": False}
 

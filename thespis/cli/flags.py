@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from thespis.core.bounds import numbers_of
+from thespis.core.bounds import Number, numbers_of
 from thespis.core.errors import ThespisError
 from thespis.core.quantity import whole
 from thespis.core.settings import settings
 
 
 def expand(words: list[str], cfg: Any) -> list[str]:
-    """The words with every flag by its full name and every whole number in digits. Unknown flags are refused.
+    """The words with every flag by its full name and every whole number in digits.
+
+    Unknown flags are refused, and words that are no numbers where a flag takes a number.
 
     `--learning-rate` stands for `--optimizer.learning-rate` if no other flag ends in that name.
     """
     known = {flag: each.path for each in settings(cfg) for flag in _names(each.path, each.hint)}
-    numbers = {path for path, number in numbers_of(cfg) if number.kind is int}
+    numbers = dict(numbers_of(cfg))
     _refuse_unknown(words, known)
-    path, expanded = "", []
+    flag, path, expanded = "", "", []
     for word in words:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word.partition("=")
             flag = _full(name, known)[0]
             path = known[flag]
-            expanded.append(f"{flag}={_digits(value)}" if equals and path in numbers else f"{flag}{equals}{value}")
+            expanded.append(f"{flag}={_digits(flag, value, numbers.get(path))}" if equals else flag)
         else:
-            expanded.append(_digits(word) if path in numbers else word)
+            expanded.append(_digits(flag, word, numbers.get(path)))
     return expanded
 
 
@@ -63,7 +64,15 @@ def _full(flag: str, known: dict[str, str]) -> list[str]:
     return [flag] if flag in known else [full for full in known if full.endswith(f".{flag.removeprefix('--')}")]
 
 
-def _digits(word: str) -> str:
-    with contextlib.suppress(ValueError):  # what is no number is refused where its flag is named
-        return str(whole(word))
+def _digits(flag: str, word: str, number: Number | None) -> str:
+    """A word given to a flag, in digits if the flag takes a whole number."""
+    if number is None or (number.optional and word == "None"):
+        return word
+    try:
+        if number.kind is int:
+            return str(whole(word))
+        float(word)
+    except ValueError:
+        example = "a whole number, such as 1000000, 1e6, 100k or 5M" if number.kind is int else "a number"
+        raise ThespisError(f"{flag} takes {example}, not {word[:40]!r}") from None
     return word

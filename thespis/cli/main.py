@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
+from typing import TextIO
 
 HELP = """usage: thespis COMMAND ...
 
@@ -42,14 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"thespis {__version__}")
         return 0
     try:
-        if words[0] not in _COMMANDS:
-            raise ThespisError(f"there is no command {words[0]!r}; there is {', '.join(_COMMANDS)}")
-        command = importlib.import_module(f"thespis.cli.{words[0]}")
-        if words[0] in _OWN_CODE:
-            # As `python script.py` would: environments and networks of one's own are found where one stands.
-            sys.path.insert(0, "")
-        code: int = command.run(words[1:])
-        return code
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _run(words)
     except ThespisError as error:
         print(f"thespis: {' '.join(str(error).split())}", file=sys.stderr)
         for note in getattr(error, "__notes__", ()):  # the user's own lines of a traceback
@@ -65,6 +62,36 @@ def main(arguments: list[str] | None = None) -> int:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         print(f"thespis: {what}", file=sys.stderr)
         return 2
+
+
+def _run(words: list[str]) -> int:
+    from thespis.core.errors import ThespisError
+
+    if words[0] not in _COMMANDS:
+        raise ThespisError(f"there is no command {words[0]!r}; there is {', '.join(_COMMANDS)}")
+    command = importlib.import_module(f"thespis.cli.{words[0]}")
+    if words[0] in _OWN_CODE:
+        # As `python script.py` would: environments and networks of one's own are found where one stands.
+        sys.path.insert(0, "")
+    code: int = command.run(words[1:])
+    return code
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Ours as one line, like an error; those of other packages as Python shows them."""
+    from thespis.core.errors import ThespisWarning
+
+    if issubclass(category, ThespisWarning):
+        print(f"thespis: {message}", file=sys.stderr)
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=file or sys.stderr)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,10 @@ class ThespisError(Exception):
     """Something the user can mend. The command line prints it as one line and exits with code 2."""
 
 
+class ThespisWarning(UserWarning):
+    """Something the user should know of, although what was asked for is done. The command line prints it as a line."""
+
+
 class EnvError(Exception):
     """An environment raised, or returned something no learner may see. Names the env, episode and step."""
 

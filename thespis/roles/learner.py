@@ -187,7 +187,7 @@ class Learner:
         arrays = {f"weights/{name}": value for name, value in weights.items()}
         arrays |= {f"exchange/{name}": value for name, value in self._exchange.state().items()}
         arrays |= {f"update/{name}": value for name, value in self._update.state().items()}
-        return arrays, {"updates": self._updates, "steps": self._steps}
+        return arrays, {"updates": self._updates, "steps": self._steps, "non_finite": self._spoiled}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
         parts: dict[str, dict[str, Array]] = {"weights": {}, "exchange": {}, "update": {}}
@@ -200,6 +200,7 @@ class Learner:
         self._exchange.restore(counted | parts["exchange"])  # runs of before counted both here
         self._update.restore(parts["update"])
         self._updates, self._steps = values["updates"], values["steps"]
+        self._spoiled = values.get("non_finite", 0)  # runs of before did not count on
 
     async def _share(self) -> None:
         """Publish without waiting for it, but never more than one version ahead."""

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
-from thespis.core.errors import ThespisError
+from thespis.core.errors import ThespisError, ThespisWarning
 from thespis.core.system import commit
 from thespis.core.system.files import open_regular, read_bytes
 from thespis.core.types import Array, uncut
@@ -121,7 +122,7 @@ class Checkpoints:
                 _verify(path, self._required)
             except commit.CorruptCheckpoint as damage:
                 self._damaged.add(age.name)
-                skipped.append(f"{age.name}: {damage}")
+                skipped.append(f"{age.name}: {damage.what}")
             else:
                 return Found(path, skipped)
         return Found(None, skipped)
@@ -141,16 +142,28 @@ class Checkpoints:
         """The reader, if it had reserved a checkpoint, has read it."""
         self._read.pop(reader, None)
 
-    def best(self) -> Path | None:
-        """The undamaged checkpoint with the highest score, the newer of equals; None if none has a score."""
+    def best_valid(self) -> Found:
+        """The undamaged checkpoint with the highest score, the newer of equals; none if none has a score."""
+        skipped = []
         while (path := self._find_best()) is not None:
             try:
                 _verify(path, self._required)
-            except commit.CorruptCheckpoint:
+            except commit.CorruptCheckpoint as damage:
                 self._damaged.add(path.name)
+                skipped.append(f"{path.name}: {damage.what}")
             else:
                 break
-        return path
+        return Found(path, skipped)
+
+    def require(self, which: str) -> Path:
+        """The `newest` or the `best` undamaged checkpoint; a warning names those that were passed over for damage."""
+        found = self.best_valid() if which == "best" else self.newest_valid()
+        damage = "; ".join(found.skipped)
+        if found.path is None:
+            raise ThespisError(f"{self.directory.parent} has no valid checkpoint" + (f" ({damage})" if damage else ""))
+        if damage:
+            warnings.warn(f"using {found.path.name}, for {damage}", ThespisWarning, stacklevel=3)
+        return found.path
 
     def _ages(self) -> list[_Age]:
         entries = self.directory.iterdir() if self.directory.is_dir() else ()

@@ -79,11 +79,10 @@ def _checkpoint(cfg: Experiment) -> Path:
         return path
     if not path.is_dir():
         raise ThespisError(f"--init-from {path}: there is no such directory; give a run, or one of its checkpoints")
-    checkpoints = Checkpoints(RunDirectory.open(path).checkpoints, keep=1)
-    found = checkpoints.best() if cfg.init_checkpoint == "best" else checkpoints.newest_valid().path
-    if found is None:
-        raise ThespisError(f"--init-from {path}: the run has no valid checkpoint to take weights from")
-    return found
+    try:
+        return Checkpoints(RunDirectory.open(path).checkpoints, keep=1).require(cfg.init_checkpoint)
+    except ThespisError as error:
+        raise ThespisError(f"--init-from {error}") from None
 
 
 def _chosen(name: str, parts: tuple[str, ...]) -> bool:

@@ -21,7 +21,7 @@ from thespis.core.step_count import StepCount
 from thespis.core.system.commit import commit_file, to_json
 from thespis.envs.infos import metric
 from thespis.runs.callbacks import Callbacks
-from thespis.runs.checkpoints import Checkpoints, load_values, read_meta
+from thespis.runs.checkpoints import Checkpoints, Found, load_values, read_meta
 from thespis.runs.directory import RunDirectory
 from thespis.runs.log import RunLog
 from thespis.runs.monitor import Identity, Monitor
@@ -298,14 +298,19 @@ class Session:
         for key in self._holds:
             self._hold(key, checkpoint)
 
+    def find_checkpoint(self) -> Found:
+        """The newest valid checkpoint. The log names those that are newer and damaged."""
+        found = self.checkpoints.newest_valid()
+        for skipped in found.skipped:
+            self.log(f"skipped {skipped}")
+        return found
+
     def resume(self) -> Path | None:
         """Go on from the newest valid checkpoint, and say which it is and why."""
         swept = self.run.sweep()
         if swept:
             self.log(f"removed {', '.join(swept)}, left half-written by a killed process")
-        found = self.checkpoints.newest_valid()
-        for skipped in found.skipped:
-            self.log(f"skipped {skipped}")
+        found = self.find_checkpoint()
         if found.path is None:
             if found.skipped:
                 raise ThespisError(f"every checkpoint in {self.run.checkpoints} is damaged; start a new run")

@@ -247,7 +247,7 @@ class Simulation:
         self._loop.call_later(delay, self._revive, home)
 
     def _revive(self, home: str) -> None:
-        restore = self._session.checkpoints.newest_valid().path
+        restore = self._session.find_checkpoint().path
         for spec in self._program.processes[home]:
             self._session.reverted(spec, restore)
         self._build(home, restore)

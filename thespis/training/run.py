@@ -76,11 +76,7 @@ class Trained:
         from thespis.runs.checkpoints import Checkpoints
 
         cfg = self.config
-        checkpoints = Checkpoints(self.path / "checkpoints", keep=1)
-        found = checkpoints.best() if which == "best" else checkpoints.newest_valid().path
-        if found is None:
-            raise ThespisError(f"{self.path} has no valid checkpoint to load a policy from")
-        return TrainedPolicy(cfg, found, self.spaces)
+        return TrainedPolicy(cfg, Checkpoints(self.path / "checkpoints", keep=1).require(which), self.spaces)
 
     @cached_property
     def spaces(self) -> Spaces:
