@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,17 +115,7 @@ class Checkpoints:
 
     def newest_valid(self) -> Found:
         """The newest checkpoint whose every digest matches, and that lacks nobody; reads all of its bytes."""
-        skipped = []
-        for age in sorted(self._ages(), reverse=True):
-            path = self.directory / age.name
-            try:
-                _verify(path, self._required)
-            except commit.CorruptCheckpoint as damage:
-                self._damaged.add(age.name)
-                skipped.append(f"{age.name}: {damage.what}")
-            else:
-                return Found(path, skipped)
-        return Found(None, skipped)
+        return self._first_valid(self.directory / age.name for age in sorted(self._ages(), reverse=True))
 
     def reserve(self, reader: str, path: Path) -> None:
         """Keep a checkpoint from being pruned until `release(reader)`."""
@@ -144,16 +134,7 @@ class Checkpoints:
 
     def best_valid(self) -> Found:
         """The undamaged checkpoint with the highest score, the newer of equals; none if none has a score."""
-        skipped = []
-        while (path := self._find_best()) is not None:
-            try:
-                _verify(path, self._required)
-            except commit.CorruptCheckpoint as damage:
-                self._damaged.add(path.name)
-                skipped.append(f"{path.name}: {damage.what}")
-            else:
-                break
-        return Found(path, skipped)
+        return self._first_valid(iter(self._find_best, None))
 
     def require(self, which: str) -> Path:
         """The `newest` or the `best` undamaged checkpoint; a warning names those that were passed over for damage."""
@@ -164,6 +145,19 @@ class Checkpoints:
         if damage:
             warnings.warn(f"using {found.path.name}, for {damage}", ThespisWarning, stacklevel=3)
         return found.path
+
+    def _first_valid(self, paths: Iterable[Path]) -> Found:
+        """The first that is undamaged. The next is asked for when the last is known as damaged."""
+        skipped = []
+        for path in paths:
+            try:
+                _verify(path, self._required)
+            except commit.CorruptCheckpoint as damage:
+                self._damaged.add(path.name)
+                skipped.append(f"{path.name}: {damage.what}")
+            else:
+                return Found(path, skipped)
+        return Found(None, skipped)
 
     def _ages(self) -> list[_Age]:
         entries = self.directory.iterdir() if self.directory.is_dir() else ()
