@@ -53,13 +53,13 @@ def measure(workers: int, protocol: str, generations: int, pairs: int) -> Measur
             "eval_episodes": 0,
             "total_steps": (generations - 1) * pairs * 2 * 25 + 1,  # at first an episode has nearly 25 steps
         }
-        told = train("es", run_dir=Path(directory) / "run", quiet=True, **settings).summary
-    updates = told["updates"]
-    edge = told["edges"]["worker.coordinator.order"]
+        result = train("es", run_dir=Path(directory) / "run", quiet=True, **settings).summary
+    updates = result["updates"]
+    edge = result["edges"]["worker.coordinator.order"]
     return Measured(
-        told["env_steps"] / updates / told["steps_per_second"],
+        result["env_steps"] / updates / result["steps_per_second"],
         edge["bytes"] / updates,
-        sum(told["dropped"].values()) / updates,
+        sum(result["dropped"].values()) / updates,
     )
 
 

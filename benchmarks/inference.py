@@ -22,7 +22,7 @@ from thespis.algorithms.vtrace import VTrace
 from thespis.core.config import Experiment
 from thespis.core.context import Context
 from thespis.core.program import Program
-from thespis.core.types import Inputs, Stream, Version, Versioned
+from thespis.core.types import Inputs, Stream, Version, VersionedWeights
 
 OBSERVATION = 4
 ROWS = (1, 8, 64)
@@ -85,14 +85,14 @@ def spaces() -> Any:
 
 def stepper(rng: np.random.Generator) -> Any:
     algorithm = VTrace()
-    return algorithm.build_stepper(algorithm.build_network(spaces(), seed=0), rng)
+    return algorithm.build_policy_runner(algorithm.build_network(spaces(), seed=0), rng)
 
 
 def layout(rows: tuple[int, ...]) -> Any:
-    from thespis.transport.inference_schema import Layout
+    from thespis.transport.inference_schema import InferenceSchema
 
     made = spaces()
-    return Layout.of(made.observation_space, made.action_space, sum(rows))
+    return InferenceSchema.of(made.observation_space, made.action_space, sum(rows))
 
 
 def forward(rows: int, calls: int) -> dict[str, float]:
@@ -107,40 +107,40 @@ class Standing:
     name = "inference.weights.next"
 
     def __init__(self, made: Any) -> None:
-        from thespis.networks.acting import export_weights
+        from thespis.networks.policy_runner import export_weights
 
         self._weights = export_weights(made._network)
 
-    async def __call__(self, newer_than: Version | None) -> Versioned:
+    async def __call__(self, newer_than: Version | None) -> VersionedWeights:
         import asyncio
 
         if newer_than is not None:
             await asyncio.Event().wait()
-        return Versioned(Version(0, 0), self._weights)
+        return VersionedWeights(Version(0, 0), self._weights)
 
 
 def build_server(ctx: Context, way: str | None, rows: tuple[int, ...]) -> Any:
-    from thespis.experience.seats import Seats
-    from thespis.roles import InferenceServer
+    from thespis.experience.trajectory_assembler import TrajectoryAssembler
+    from thespis.roles import Batching, InferenceServer
 
     async def forget(stream: Stream, unroll: Any) -> None:
         """What is lived through is not what is measured, but it is written down as in a run."""
 
     made = stepper(ctx.rng("policy"))
-    seats = Seats(16, made.initial_state, np.zeros((), np.int64))
-    door: Any = None
+    seats = TrajectoryAssembler(16, made.initial_state, np.zeros((), np.int64))
+    channel_server: Any = None
     if way == "near":
-        from thespis.transport.shm_server import NearDoor
+        from thespis.transport.shm_server import ShmInferenceServer
 
-        door = NearDoor(layout(rows))
+        channel_server = ShmInferenceServer(layout(rows))
     elif way is not None:
-        from thespis.transport.grpc_server import Door
+        from thespis.transport.grpc_server import GrpcInferenceServer
 
-        door = Door(layout(rows), "127.0.0.1" if way == "tcp" else None)
-    return InferenceServer(ctx, made, seats, Standing(made), forget, batch=1, patience=0.0, door=door)
+        channel_server = GrpcInferenceServer(layout(rows), "127.0.0.1" if way == "tcp" else None)
+    return InferenceServer(ctx, made, seats, Standing(made), forget, Batching(1, 0.0), listener=channel_server)
 
 
-class Asker:
+class Responder:
     """Asks as an actor does whose environments take no time."""
 
     def __init__(
@@ -148,13 +148,13 @@ class Asker:
     ) -> None:
         self._ctx, self._act, self._rows, self._calls, self._results = ctx, act, rows, calls, results
         if way == "near":
-            from thespis.transport.shm_client import NearLine
+            from thespis.transport.shm_client import ShmInferenceClient
 
-            self._act = NearLine(ctx, act.beside("invite"), layout(rows))
+            self._act = ShmInferenceClient(ctx, act.sibling("open_session"), layout(rows))
         elif way is not None:
-            from thespis.transport.grpc_client import Line
+            from thespis.transport.grpc_client import GrpcInferenceClient
 
-            self._act = Line(ctx, act.beside("invite"), layout(rows))
+            self._act = GrpcInferenceClient(ctx, act.sibling("open_session"), layout(rows))
 
     async def run(self) -> None:
         from thespis.envs.autoreset import EnvStep
@@ -165,7 +165,7 @@ class Asker:
         for rows in self._rows:
             state, given = policy.initial_state(rows), inputs(rows)
             none, all_ = np.zeros(rows, np.bool_), np.ones(rows, np.bool_)
-            step = EnvStep(given.obs, given.last_reward, none, none, all_, none, None, [], usual=True)
+            step = EnvStep(given.obs, given.last_reward, none, none, all_, none, None, [], mid_episode=True)
             seconds = []
             for _ in range(self._calls):
                 started = time.perf_counter()
@@ -182,7 +182,7 @@ def served(rows: tuple[int, ...], calls: int, way: str | None) -> dict[int, dict
     """The whole way of a question in a run: actor, line, server, policy, and back."""
     from thespis.roles import InferenceServer
     from thespis.runs.directory import RunDirectory
-    from thespis.runs.screen import Screen
+    from thespis.runs.terminal.screen import Screen
     from thespis.runtime.local import LocalSupervisor
     from thespis.runtime.session import Session
 
@@ -191,7 +191,7 @@ def served(rows: tuple[int, ...], calls: int, way: str | None) -> dict[int, dict
         results = Path(directory) / "results.json"
         program = Program("inference")
         server = program.at().add("inference", build_server, way, rows)
-        program.at().add("actor", Asker, server.edge("act"), way, rows, calls, str(results))
+        program.at().add("actor", Responder, server.edge("act"), way, rows, calls, str(results))
         program.check()
         run = RunDirectory.create("inference", "none", 0, Path(directory) / "run")
         session = Session(Experiment(total_steps=ENOUGH), program, run, Screen(quiet=True))

@@ -16,9 +16,9 @@ from statistics import fmean, median
 from typing import Any
 
 from thespis import train
-from thespis.population.history import Lineage
+from thespis.population.history import History
 from thespis.training.evaluation import play
-from thespis.training.run import Trained
+from thespis.training.trained_run import TrainedRun
 
 
 def score(args: argparse.Namespace, seed: int, interval: int) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def score(args: argparse.Namespace, seed: int, interval: int) -> dict[str, Any]:
             quiet=True,
         )
         seconds = time.perf_counter() - started
-        lineage = Lineage(run.path)
-        members = [Trained(run.path / "members" / member.run) for member in lineage.members.values()]
+        lineage = History(run.path)
+        members = [TrainedRun(run.path / "members" / member.run) for member in lineage.members.values()]
         returns = [fmean(episode.reward for episode in play(member, 20).episodes) for member in members]
         return {
             "best": max(returns),
@@ -66,10 +66,10 @@ def main() -> None:
     found: dict[str, list[float]] = {}
     for seed in args.seeds:
         for name, interval in (("pbt", args.interval), ("random", args.steps)):
-            told = score(args, seed, interval)
-            found.setdefault(name, []).append(told["best"])
+            result = score(args, seed, interval)
+            found.setdefault(name, []).append(result["best"])
             print(
-                f"{name:7} seed {seed}  " + "  ".join(f"{key} {value:.6g}" for key, value in told.items()), flush=True
+                f"{name:7} seed {seed}  " + "  ".join(f"{key} {value:.6g}" for key, value in result.items()), flush=True
             )
     for name, returns in found.items():
         print(f"{name:7} median {median(returns):.1f}  best {max(returns):.1f}  worst {min(returns):.1f}")

@@ -19,8 +19,8 @@ import yaml
 
 from benchmarks.waiting import SETTINGS, STEP_SECONDS, configure, instant
 from thespis.core.system.cores import available_cores
-from thespis.runtime.costs import CostModel, WorkCost, mean
-from thespis.runtime.virtual import SimulatedContext
+from thespis.runtime.cost_model import CostModel, WorkCost, mean_seconds
+from thespis.runtime.virtual_time import SimulatedContext
 from thespis.training.launch import launch
 
 CALIBRATED = 128
@@ -54,11 +54,13 @@ def time_work(name: str, actors: int, settings: dict[str, Any], times: Times) ->
         times[kind].append((items, seconds))
         await self.sleep(seconds)
 
-    async def aside(self: SimulatedContext, kind: str, items: int, function: Callable[..., Any], *args: Any) -> Any:
+    async def run_in_thread(
+        self: SimulatedContext, kind: str, items: int, function: Callable[..., Any], *args: Any
+    ) -> Any:
         async with self.work(kind, items):
             return function(*args)
 
-    timed = patch.multiple(SimulatedContext, work=work, aside=aside)
+    timed = patch.multiple(SimulatedContext, work=work, run_in_thread=run_in_thread)
     with tempfile.TemporaryDirectory() as directory, timed:
         more = {**settings, "on": "simulation", "total_steps": 4_000}
         launch(name, configure(name, actors, instant, directory, **more), quiet=True)
@@ -153,8 +155,8 @@ def core_seconds(roles: dict[str, Any], env_step: WorkCost) -> dict[str, float]:
     """What roles need of a core for a step, from the shares of their time that they work."""
     busy = {name: sum(role.get("busy", {}).values()) * role["count"] for name, role in roles.items()}
     stepped = sum(role.get("busy", {}).get("env_step", 0.0) * role["count"] for role in roles.values())
-    waits = mean(env_step.wait)
+    waits = mean_seconds(env_step.wait)
     # Not from the steps counted: those of an unroll are counted together, and a hundredth of a wait is a lot of work.
-    steps = stepped / (mean(env_step.base) + mean(env_step.per_item) + waits)
+    steps = stepped / (mean_seconds(env_step.base) + mean_seconds(env_step.per_item) + waits)
     needed = split(busy, steps)
     return {**needed, "stepping": needed["stepping"] - waits}

@@ -31,15 +31,15 @@ from thespis.core.config import Experiment
 from thespis.core.context import Context, Identity
 from thespis.core.program import Program
 from thespis.core.system.cores import available_cores
-from thespis.core.types import Array, Drawn, Inputs, Stream, Unroll
+from thespis.core.types import Array, Inputs, ReplaySample, Stream, Unroll
 from thespis.experience.limiters import SamplesPerInsert
 from thespis.experience.n_step import NStep
 from thespis.experience.samplers import Prioritised
-from thespis.experience.sources import Draws, Streamed
-from thespis.experience.steps import Layout, Steps
-from thespis.roles import ReplayTable
+from thespis.experience.sources import ReplaySource, StreamInsert
+from thespis.experience.step_storage import StepLayout, StepStorage
+from thespis.roles import Replay
 from thespis.runs.directory import RunDirectory
-from thespis.runs.screen import Screen
+from thespis.runs.terminal.screen import Screen
 from thespis.runtime.local import LocalSupervisor
 from thespis.runtime.session import Session
 
@@ -59,9 +59,9 @@ class Alone(Context):
         yield
 
 
-def replay(ctx: Context, obs: Array, capacity: int, limiter: SamplesPerInsert) -> ReplayTable:
-    steps = Steps(Layout.of(obs, np.empty((), np.int64)), capacity)
-    return ReplayTable(ctx, steps, NStep(3, 0.99), Prioritised(capacity, 0.6, 0.4), limiter, lambda rewards: rewards)
+def replay(ctx: Context, obs: Array, capacity: int, limiter: SamplesPerInsert) -> Replay:
+    steps = StepStorage(StepLayout.of(obs, np.empty((), np.int64)), capacity)
+    return Replay(ctx, steps, NStep(3, 0.99), Prioritised(capacity, 0.6, 0.4), limiter, lambda rewards: rewards)
 
 
 def unroll(like: Array, episode: int) -> Unroll:
@@ -213,10 +213,10 @@ def memory(name: str, obs: Array, items: int, episode: int) -> None:
 
 
 class Feeder:
-    """An actor without environments or a policy: inserts the same unroll for ever, one always on its way."""
+    """An actor without environments or a policy: inserts the same unroll forever, one always on its way."""
 
     def __init__(self, ctx: Context, insert: Any) -> None:
-        self._ctx, self._insert = ctx, Streamed(ctx, insert)
+        self._ctx, self._insert = ctx, StreamInsert(ctx, insert)
 
     async def run(self) -> None:
         some, handed = unroll(ATARI, 1000), None
@@ -231,11 +231,11 @@ class Drinker:
     """A learner that learns nothing: takes a batch, looks at a bit of it, sends priorities back."""
 
     def __init__(self, ctx: Context, samples: Any, prioritise: Any) -> None:
-        self._ctx, self._source = ctx, Draws(ctx, samples, BATCH, 1, prioritise)
+        self._ctx, self._source = ctx, ReplaySource(ctx, samples, BATCH, 1, prioritise)
 
     async def run(self) -> None:
         while True:
-            batch: Drawn = await self._source.take()
+            batch: ReplaySample = await self._source.next()
             batch.priorities = np.abs(batch.rewards)
             await self._source.settle(batch)
             self._ctx.count("env_steps")
@@ -259,12 +259,12 @@ def across(items: int, actors: int, shards: int, batches: int) -> None:
         # The state of a replay of frames is no part of what is measured.
         LocalSupervisor._save = _not_at_all  # type: ignore[method-assign,assignment]
         try:
-            told = LocalSupervisor(p, session).run(None)
+            result = LocalSupervisor(p, session).run(None)
         finally:
             session.close()
         rows = [json.loads(row) for row in (Path(place) / "run" / "metrics.jsonl").read_text().splitlines()]
-    rate, nbytes = told["steps_per_second"], told["edges"]["learner.replay.sample"]["bytes"] / told["updates"]
-    inserted = told["edges"]["actor.replay.insert"]["calls"] * STEPS * ENVS / told["wall_seconds"]
+    rate, nbytes = result["steps_per_second"], result["edges"]["learner.replay.sample"]["bytes"] / result["updates"]
+    inserted = result["edges"]["actor.replay.insert"]["calls"] * STEPS * ENVS / result["wall_seconds"]
     full = [row["replay/fill"] for row in rows if "replay/fill" in row][-1]
     print(
         f"across processes ({actors} actors, {shards} shards): {rate:.1f} batches of {BATCH} a second, "

@@ -41,7 +41,7 @@ from thespis.algorithms.updates.optimizers import build_optimizer, clip_gradient
 from thespis.core.system.reaper import marked
 from thespis.core.types import Unroll, Version
 from thespis.envs.inputs import first_inputs, next_inputs
-from thespis.envs.make import describe, make
+from thespis.envs.make import describe_env, make_envs
 from thespis.experience.writers import UnrollWriter, concatenate
 from thespis.runtime.process import ENVIRONMENT
 from thespis.training.registry import defaults
@@ -75,10 +75,10 @@ class Parts:
 
     def __init__(self, cfg: Any) -> None:
         self.cfg = cfg
-        spaces = describe(cfg.env)
-        self.envs = make(cfg.env, cfg.envs_per_actor)
+        spaces = describe_env(cfg.env)
+        self.envs = make_envs(cfg.env, cfg.envs_per_actor)
         algorithm, rng = cfg.algorithm, np.random.default_rng(0)
-        self.stepper = algorithm.build_stepper(algorithm.build_network(spaces, seed=0), rng)
+        self.stepper = algorithm.build_policy_runner(algorithm.build_network(spaces, seed=0), rng)
         self.update = algorithm.build_update(algorithm.build_network(spaces, seed=0), rng)
         self.optimizer = build_optimizer(algorithm.optimizer, self.update.parameters)
         self.inputs = first_inputs(self.envs.reset(0), self.envs)
@@ -120,7 +120,7 @@ def raw_vector(env: str, number: int) -> Any:
     if env.startswith("ALE/"):
         from thespis.envs import atari
 
-        return atari.make(env, number, {})
+        return atari.make_atari(env, number, {})
     return gymnasium.make_vec(env, number)
 
 

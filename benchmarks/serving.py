@@ -47,10 +47,10 @@ def main() -> None:
         for _ in range(args.rounds):
             for name in names:
                 runs[name].append(measure(name, args, envs))
-        for name, told in runs.items():
-            speed, lag = (median(values) for values in ([run["steps_per_second"] for run in told],
-                                                        [run["lag"]["mean"] for run in told]))  # fmt: skip
-            last = told[-1]
+        for name, result in runs.items():
+            speed, lag = (median(values) for values in ([run["steps_per_second"] for run in result],
+                                                        [run["lag"]["mean"] for run in result]))  # fmt: skip
+            last = result[-1]
             edges = {edge: sent["bytes"] / last["env_steps"] for edge, sent in last["edges"].items() if sent["bytes"]}
             bytes_ = "  ".join(f"{edge} {number:.0f}" for edge, number in edges.items())
             print(f"{envs:3} envs  {name:18} {speed:8,.0f} steps/s  lag {lag:5.1f}  bytes/step: {bytes_}", flush=True)

@@ -1,6 +1,6 @@
 """Makes the figures of the documentation, and prints the numbers in its tables.
 
-python docs/make_figures.py [cartpole] [lag] [scale] [memory] [pendulum] [staleness] [panel]
+python docs/make_figures.py [cartpole] [lag] [scale] [memory] [pendulum] [staleness] [panel] [peers]
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from thespis import train
-from thespis.runs import screen
-from thespis.runs.progress import render_svg
+from thespis.runs.terminal import screen
+from thespis.runs.terminal.panel import render_svg
 
 IMAGES = Path(__file__).parent / "images"
 COLOURS = ["#2a78b5", "#e07b39", "#3a9d5d", "#8d5fa8"]
@@ -220,7 +220,53 @@ def panel() -> None:
     print(f"wrote {IMAGES / 'panel.svg'}")
 
 
-FIGURES = {function.__name__: function for function in (cartpole, lag, scale, memory, pendulum, staleness, panel)}
+def measured() -> list[dict[str, str]]:
+    """The rows of the table in benchmarks.md, by column; of two columns with one name, the first."""
+    text = (Path(__file__).parent / "benchmarks.md").read_text()
+    lines = text.partition("<!-- measured -->")[2].partition("<!-- /measured -->")[0].splitlines()
+    header, _, *rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines if "|" in line]
+    return [dict(zip(["library", *header][::-1], row[::-1], strict=True)) for row in rows]
+
+
+def number(cell: str) -> float:
+    return float(cell.replace(",", ""))
+
+
+def peers() -> None:
+    """The table of benchmarks.md as bars, the best row of each library per column. Its text stays text in the SVG."""
+    columns = {"CartPole steps/s": max, "seconds to 475": min, "Pong steps/s": max}
+    names = {
+        "Thespis": "Thespis",
+        "Sample": "Sample Factory",
+        "RLlib": "RLlib",
+        "Stable": "SB3",
+        "PPO": "CleanRL's PPO",
+    }
+    figure, axes = plt.subplots(1, 3, sharey=True, figsize=(10, 2.6))
+    for axis, (column, best) in zip(axes, columns.items(), strict=True):
+        labels = []
+        for start in names:
+            cells = [row[column] for row in measured() if row["library"].startswith(start)]
+            labels.append(best((cell for cell in cells if cell[0].isdigit()), key=number, default="not reached"))
+        widths = [number(label) if label[0].isdigit() else 0.0 for label in labels]
+        least = min(filter(None, widths)) / 2
+        axis.set(title=column, xscale="log", xlim=(least, max(widths) * 4))
+        axis.set_yticks(range(len(names)), names.values())
+        axis.barh(range(len(names)), widths, color=[COLOURS[0], *["#b8c4cf"] * (len(names) - 1)])
+        for place, (label, width) in enumerate(zip(labels, widths, strict=True)):
+            axis.annotate(label, (max(width, least), place), (4, 0), va="center", textcoords="offset points")
+        axis.tick_params(axis="x", labelbottom=False, length=0, which="both")
+        axis.spines["bottom"].set_visible(False)
+    axes[0].invert_yaxis()
+    figure.tight_layout()
+    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "thespis"}):
+        figure.savefig(IMAGES / "peers.svg", metadata={"Date": None})
+    print(f"wrote {IMAGES / 'peers.svg'}")
+
+
+FIGURES = {
+    function.__name__: function for function in (cartpole, lag, scale, memory, pendulum, staleness, panel, peers)
+}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or FIGURES:

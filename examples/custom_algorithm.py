@@ -1,4 +1,4 @@
-"""An algorithm of your own: settings, a network that they size, and a loss that autograd differentiates.
+"""An algorithm of your own: settings, a network with a setting of its own, and a loss that autograd differentiates.
 
     thespis train impala --algorithm examples/custom_algorithm.py::MyAlgorithm --env CartPole-v1
     thespis train impala --algorithm examples/custom_algorithm.py::MyAlgorithm --help
@@ -64,16 +64,16 @@ class MyNetwork(ActorCritic):
 
 @dataclass(frozen=True)
 class MyAlgorithm(Algorithm[Unrolls]):
-    """Actor-critic on lambda-returns; stale actions weigh no more than `--ratio-clip` allows."""
+    """Actor-critic on lambda-returns, with importance ratios clipped at `--ratio-clip`."""
 
     items: Unrolls = inline(lambda: Unrolls(unroll_length=8))  # adds --unroll-length
     exploration: Exploration = inline(Sampled)
     discount: Fraction = 0.99
     """Discount factor."""
     return_lambda: Fraction = 0.95
-    """Lambda of the returns: 0 trusts the values, 1 the rewards."""
+    """Lambda of the returns: 0 uses one reward and the next value, 1 uses all rewards of the unroll."""
     ratio_clip: Positive = 1.0
-    """Most that an action counts whose probability has risen since it was taken."""
+    """Upper bound of the importance ratio that weights an action."""
     entropy_cost: NonNegative = 0.01
     """Weight of the entropy bonus."""
     value_cost: NonNegative = 0.25
@@ -94,9 +94,9 @@ class MyAlgorithm(Algorithm[Unrolls]):
 
 
 class MyUpdate(PolicyUpdate):
-    """Unrolls to gradients. The base class shapes rewards, and knows what values truncated episodes end in."""
+    """Computes gradients from unrolls. The base class shapes rewards and bootstraps truncated episodes."""
 
-    minibatches = None  # a gradient is of a whole batch
+    minibatches = None  # one gradient per batch
 
     def __init__(self, network: PolicyNetwork, cfg: MyAlgorithm) -> None:
         super().__init__(network, cfg.discount, cfg.reward)
@@ -123,7 +123,7 @@ class MyUpdate(PolicyUpdate):
 
 
 def lambda_returns(rewards: Tensor, next_values: Tensor, batch: Unroll, cfg: MyAlgorithm) -> Tensor:
-    """Returns `[T, B]`; they end in a value at the end of the unroll, where an episode ends, and at rows to skip."""
+    """Returns `[T, B]`. They bootstrap at the end of the unroll, at the end of an episode, and at rows to skip."""
     terminated, valid = as_tensor(batch.terminated), as_tensor(batch.valid)
     ends = terminated | as_tensor(batch.truncated) | ~valid
     returns, later = torch.zeros_like(rewards), next_values[-1]

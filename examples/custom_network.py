@@ -7,7 +7,7 @@ argument holds the settings of the network, so `--network.hidden 128 128` change
 import torch
 from torch import nn
 
-from thespis import NetworkConfig, Output, TensorInputs, build_distribution, train
+from thespis import NetworkConfig, NetworkOutput, TensorInputs, build_distribution, train
 
 
 class Residual(nn.Module):
@@ -22,12 +22,12 @@ class Residual(nn.Module):
     def initial_state(self, batch: int) -> tuple[()]:
         return ()  # no memory
 
-    def forward(self, inputs: TensorInputs, state: tuple[()]) -> Output:  # inputs.obs: [T, B, ...]
+    def forward(self, inputs: TensorInputs, state: tuple[()]) -> NetworkOutput:  # inputs.obs: [T, B, ...]
         x = self.inlet(inputs.obs)
         for block in self.blocks:
             x = x + block(torch.tanh(x))
         x = torch.tanh(x)
-        return Output(self.policy(x), self.value(x).squeeze(-1), ())
+        return NetworkOutput(self.policy(x), self.value(x).squeeze(-1), ())
 
 
 if __name__ == "__main__":

@@ -10,51 +10,51 @@ from dataclasses import dataclass
 
 from thespis import (
     Algorithm,
-    Batches,
     Context,
     Count,
     Experiment,
     OptimizerConfig,
     Program,
+    QueueSource,
     Unrolls,
     VTrace,
-    central_learner,
+    build_central_learner,
+    build_environments,
+    build_learner_network,
+    build_local_policy,
     chosen,
     edges,
-    environments,
-    learner_network,
-    local_policy,
     roles,
 )
 
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """Lock-step. Its fields are flags, and so are the settings of the algorithm."""
+    """Settings of the architecture. Each field is a flag, and so is each setting of the algorithm."""
 
     algorithm: Algorithm[Unrolls] = chosen(lambda: VTrace(optimizer=OptimizerConfig(learning_rate=5e-3, clip=0.5)))
     publish_every: Count = 1
-    """Updates between weights that actors can see."""
+    """Publish weights every this many updates."""
 
 
 def build_actor(ctx: Context, cfg: Config, insert: edges.Insert, pull: edges.Pull) -> roles.Actor:
-    envs = environments(ctx, cfg, cfg.envs_per_actor)
-    return roles.Actor(ctx, envs, local_policy(ctx, cfg, pull), insert, cfg.algorithm.items.unroll_length)
+    envs = build_environments(ctx, cfg, cfg.envs_per_actor)
+    return roles.Actor(ctx, envs, build_local_policy(ctx, cfg, pull), insert, cfg.algorithm.items.unroll_length)
 
 
 def build_learner(ctx: Context, cfg: Config, sample: edges.Sample, publish: edges.Publish) -> roles.Learner:
-    batches = Batches(ctx, sample, cfg.actors)
-    return central_learner(ctx, cfg, batches, learner_network(ctx, cfg), publish, cfg.publish_every)
+    batches = QueueSource(ctx, sample, cfg.actors)
+    return build_central_learner(ctx, cfg, batches, build_learner_network(ctx, cfg), publish, cfg.publish_every)
 
 
 def program(cfg: Config) -> Program:
     p = Program("lockstep")
     storage, alone = p.at(process="storage"), p.at()
-    queue = storage.add("queue", roles.Replay.queue, capacity=cfg.actors)
+    queue = storage.add("queue", roles.Queue, capacity=cfg.actors)
     weights = storage.add("weights", roles.WeightStore)
-    sample, publish = queue.edge(roles.Replay.sample, items=cfg.actors), weights.edge(roles.WeightStore.publish)
+    sample, publish = queue.edge(roles.Queue.sample, items=cfg.actors), weights.edge(roles.WeightStore.publish)
     alone.add("learner", build_learner, cfg, sample=sample, publish=publish)
     for _ in range(cfg.actors):
-        insert, pull = queue.edge(roles.Replay.insert), weights.edge(roles.WeightStore.pull)
+        insert, pull = queue.edge(roles.Queue.insert), weights.edge(roles.WeightStore.pull)
         alone.add("actor", build_actor, cfg, insert=insert, pull=pull)
     return p

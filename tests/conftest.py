@@ -226,8 +226,8 @@ def perform(stage: Stage) -> Callable[..., Outcome]:
 
     def run(program: Program, on: str, faults: tuple[str, ...] = (), **settings: Any) -> Outcome:
         from thespis.runs.directory import RunDirectory
-        from thespis.runs.screen import Screen
-        from thespis.runtime.costs import CostModel
+        from thespis.runs.terminal.screen import Screen
+        from thespis.runtime.cost_model import CostModel
         from thespis.runtime.faults import parse_faults
         from thespis.runtime.local import LocalSupervisor
         from thespis.runtime.session import Session

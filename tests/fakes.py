@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from thespis.core.context import Context
-from thespis.core.types import Stream, Unroll, Version, Versioned
-from thespis.networks.acting import export_weights
+from thespis.core.types import Stream, Unroll, Version, VersionedWeights
+from thespis.networks.policy_runner import export_weights
 
 # -- contexts ---------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class Pull:
         self._rng = np.random.default_rng(0)
         self.given: dict[int, dict[str, Any]] = {}
 
-    async def __call__(self, newer_than: Version | None) -> Versioned:
+    async def __call__(self, newer_than: Version | None) -> VersionedWeights:
         version = Version(2, len(self.given))
         weights = {
             name: value + self._rng.normal(scale=0.3, size=value.shape).astype(value.dtype)
@@ -108,7 +108,7 @@ class Pull:
             for name, value in export_weights(self._network).items()
         }
         self.given[version.packed()] = weights
-        return Versioned(version, weights)
+        return VersionedWeights(version, weights)
 
 
 # -- event loop -------------------------------------------------------------------------------------

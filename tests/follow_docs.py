@@ -44,16 +44,16 @@ def follow(page: Path, directory: Path) -> list[str]:
     """Run the commands of a page; returns those that failed, with the last line they said."""
     failed = []
     for words in commands(page):
-        told = " ".join(words)
-        if BROUGHT.search(told):
-            print(f"  left out  thespis {told}", flush=True)
+        result = " ".join(words)
+        if BROUGHT.search(result):
+            print(f"  left out  thespis {result}", flush=True)
             continue
         named = [found for word in shortened(words) for found in (expanded(word, directory) if "*" in word else [word])]
         line = [sys.executable, "-m", "thespis.cli.main", *named]
         ended = subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=SECONDS)
-        print(f"  exit {ended.returncode}    thespis {told}", flush=True)
+        print(f"  exit {ended.returncode}    thespis {result}", flush=True)
         if ended.returncode:
-            failed.append(f"{page.name}: thespis {told}: {(ended.stderr.splitlines() or ['?'])[-1]}")
+            failed.append(f"{page.name}: thespis {result}: {(ended.stderr.splitlines() or ['?'])[-1]}")
     return failed
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from thespis.algorithms import algorithms
-from thespis.algorithms.base import carried
+from thespis.algorithms.base import carried_items
 from thespis.training.registry import PAIRS, architecture, architectures
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "algorithms.md"
@@ -28,7 +28,7 @@ def fields(config: type[Any]) -> set[str]:
 def carriers(kind: str) -> list[str]:
     """The architectures that carry a kind of item."""
     configs = {name: architecture(name).Config for name in architectures()}
-    return [name for name, config in configs.items() if "algorithm" in fields(config) and kind in carried(config)]
+    return [name for name, config in configs.items() if "algorithm" in fields(config) and kind in carried_items(config)]
 
 
 def table() -> str:

@@ -1,7 +1,7 @@
-"""Thespis: classic distributed reinforcement-learning architectures that run, can be read, and can be compared.
+"""Thespis: classic distributed reinforcement-learning architectures to run, read and compare.
 
-`__all__` lists the public API: runs, and the parts of custom architectures, algorithms, networks and roles. Everything
-else may move.
+`__all__` lists the public API: runs, and the parts of custom architectures, algorithms, networks and roles. Every other
+name may change without notice.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 from thespis.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from os import PathLike
-
     from thespis import roles
     from thespis._train import train
     from thespis.algorithms.appo import APPO
@@ -33,19 +30,19 @@ if TYPE_CHECKING:
     from thespis.architectures.builders import (
         add_evaluator,
         add_replay,
+        build_central_learner,
+        build_environments,
+        build_exploring_actor,
+        build_learner_network,
+        build_local_policy,
+        build_policy_runner,
         build_queue_learner,
         build_replay_actor,
         build_replay_learner,
         build_rounds_learner,
-        build_stepper,
-        central_learner,
-        environments,
-        exploring_actor,
-        learner_network,
-        local_policy,
+        build_worker_network,
         return_discount,
         validate_replay,
-        worker_network,
     )
     from thespis.core import edges
     from thespis.core.bounds import Bounds, Count, CountOrZero, Fraction, NonNegative, Positive
@@ -65,20 +62,21 @@ if TYPE_CHECKING:
     from thespis.core.program import Edge, Handle, Placement, Program
     from thespis.core.service import Method, RoleDescription
     from thespis.core.settings import inline
-    from thespis.core.types import Unroll, Versioned
+    from thespis.core.types import Unroll, VersionedWeights
     from thespis.envs.spaces import Spaces
     from thespis.exchange.local import LocalExchange
-    from thespis.experience.sources import Batches, Draws
-    from thespis.networks.acting import Stepper
-    from thespis.networks.configs import CEMConfig, DPGNetworkConfig, EvolvedNetworkConfig, ScoredNetworkConfig
+    from thespis.experience.sources import QueueSource, ReplaySource
+    from thespis.networks.configs import CEMConfig, DPGNetworkConfig, ESNetworkConfig, QFunctionConfig
     from thespis.networks.encoder import Encoder
     from thespis.networks.heads import Distribution, build_distribution
     from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
-    from thespis.networks.policies import ActorCritic, Agent, Output, PolicyNetwork
+    from thespis.networks.policies import ActorCritic, Agent, NetworkOutput, PolicyNetwork
+    from thespis.networks.policy_runner import PolicyRunner
     from thespis.networks.q import QNetwork
     from thespis.networks.torso import MLP
     from thespis.training.callbacks import Callback
-    from thespis.training.run import Trained
+    from thespis.training.resume import resume
+    from thespis.training.trained_run import TrainedRun, load
 
 __all__ = [
     "APPO",
@@ -93,7 +91,6 @@ __all__ = [
     "ActorCritic",
     "Agent",
     "Algorithm",
-    "Batches",
     "Bounds",
     "CEMConfig",
     "Callback",
@@ -102,13 +99,12 @@ __all__ = [
     "CountOrZero",
     "DPGNetworkConfig",
     "Distribution",
-    "Draws",
+    "ESNetworkConfig",
     "Edge",
     "Encoder",
     "Episodes",
     "EpsilonLadder",
     "EpsilonSchedule",
-    "EvolvedNetworkConfig",
     "Examples",
     "Experiment",
     "Exploration",
@@ -118,63 +114,65 @@ __all__ = [
     "LocalExchange",
     "Method",
     "NetworkConfig",
+    "NetworkOutput",
     "NoiseLadder",
     "NonFiniteLoss",
     "NonNegative",
     "OptimizerConfig",
-    "Output",
     "Placement",
     "PolicyNetwork",
+    "PolicyRunner",
     "PolicyUpdate",
     "Positive",
     "Program",
+    "QFunctionConfig",
     "QNetwork",
     "QNetworkConfig",
     "QTOpt",
+    "QueueSource",
     "ReplayConfig",
+    "ReplaySource",
     "RewardConfig",
     "RoleDescription",
     "Rounds",
     "Sampled",
-    "ScoredNetworkConfig",
     "Sequences",
     "Spaces",
-    "Stepper",
     "TensorInputs",
     "ThespisError",
-    "Trained",
+    "TrainedRun",
     "Transitions",
     "Unroll",
     "Unrolls",
     "Update",
     "VTrace",
-    "Versioned",
+    "VersionedWeights",
     "add_evaluator",
     "add_replay",
     "as_tensor",
     "as_tensors",
+    "build_central_learner",
     "build_distribution",
+    "build_environments",
+    "build_exploring_actor",
+    "build_learner_network",
+    "build_local_policy",
+    "build_policy_runner",
     "build_queue_learner",
     "build_replay_actor",
     "build_replay_learner",
     "build_rounds_learner",
-    "build_stepper",
-    "central_learner",
+    "build_worker_network",
     "chosen",
     "edges",
-    "environments",
-    "exploring_actor",
     "inline",
-    "learner_network",
     "load",
-    "local_policy",
     "resume",
     "return_discount",
     "roles",
     "tensor_inputs",
     "train",
     "validate_replay",
-    "worker_network",
 ]
 __version__ = "0.1.0"
 
@@ -194,9 +192,9 @@ _NAMES = {
     "algorithms.updates.update": "Gradients Update",
     "algorithms.vtrace": "VTrace",
     "architectures.builders": (
-        "add_evaluator add_replay build_queue_learner build_replay_actor build_replay_learner "
-        "build_rounds_learner build_stepper central_learner environments exploring_actor "
-        "learner_network local_policy return_discount validate_replay worker_network"
+        "add_evaluator add_replay validate_replay build_queue_learner build_replay_actor build_replay_learner "
+        "build_rounds_learner build_policy_runner build_central_learner build_environments build_exploring_actor "
+        "build_learner_network build_local_policy return_discount build_worker_network"
     ),
     "core.bounds": "Bounds Count CountOrZero Fraction NonNegative Positive",
     "training.callbacks": "Callback",
@@ -206,61 +204,27 @@ _NAMES = {
     "envs.spaces": "Spaces",
     "core.errors": "NonFiniteLoss ThespisError",
     "exchange.local": "LocalExchange",
-    "experience.sources": "Batches Draws",
-    "networks.acting": "Stepper",
-    "networks.configs": "CEMConfig DPGNetworkConfig EvolvedNetworkConfig ScoredNetworkConfig",
+    "experience.sources": "QueueSource ReplaySource",
+    "networks.policy_runner": "PolicyRunner",
+    "networks.configs": "CEMConfig DPGNetworkConfig ESNetworkConfig QFunctionConfig",
     "networks.encoder": "Encoder",
     "networks.heads": "Distribution build_distribution",
     "networks.inputs": "TensorInputs as_tensor as_tensors tensor_inputs",
-    "networks.policies": "ActorCritic Agent Output PolicyNetwork",
+    "networks.policies": "ActorCritic Agent NetworkOutput PolicyNetwork",
     "networks.q": "QNetwork",
     "networks.torso": "MLP",
     "core.program": "Edge Handle Placement Program",
     "core.context": "Context",
     "core.service": "Method RoleDescription",
     "core.settings": "inline",
-    "training.run": "Trained",
-    "core.types": "Unroll Versioned",
+    "training.resume": "resume",
+    "training.trained_run": "TrainedRun load",
+    "core.types": "Unroll VersionedWeights",
 }
-"""The names of each module. They are imported when first used: `--help` and processes that start need few of them."""
+"""The public names of each module. Each is imported on first use: `--help` and new processes need few of them."""
 _find = lazy_names(__name__, _NAMES)
 _NAMESPACES = {"edges": "core.edges", "roles": "roles"}
-"""Modules that are public as a whole."""
-
-
-def resume(
-    path: str | PathLike[str],
-    *,
-    trust: bool = False,
-    callbacks: Sequence[Any] = (),
-    quiet: bool = False,
-    **settings: Any,
-) -> Trained:
-    """Go on with a run from its newest valid checkpoint, and return it. `settings` replace those it had.
-
-    `callbacks`: objects beside those that its settings name.
-
-    >>> resume("runs/impala-CartPole-v1-s0-1", total_steps=2_000_000, optimizer={"learning_rate": 1e-4})
-    """
-    from pathlib import Path
-
-    from thespis.training import resume as resuming
-
-    where = Path(path)
-    if not trust:
-        resuming.check_trust(where)
-    return resuming.resume(where, lambda cfg: resuming.updated(cfg, settings), quiet=quiet, callbacks=callbacks)
-
-
-def load(path: str | PathLike[str], *, trust: bool = False) -> Trained:
-    """A run that was trained earlier, from its directory.
-
-    A run names the Python code of its environment. With `trust` that code is run, whoever made the run; code that you
-    have trained with on this machine needs no trust.
-    """
-    from thespis.training.run import Trained
-
-    return Trained(str(path), trust=trust)
+"""Modules of which every name is public."""
 
 
 def __getattr__(name: str) -> Any:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Required, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from thespis.algorithms.base import Algorithm
 from thespis.algorithms.es import ARSConfig, StepConfig
 from thespis.core.config import NetworkConfig, OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig
-from thespis.networks.configs import CEMConfig, DPGNetworkConfig, EvolvedNetworkConfig, ScoredNetworkConfig
-from thespis.training.run import Trained
+from thespis.networks.configs import CEMConfig, DPGNetworkConfig, ESNetworkConfig, QFunctionConfig
+from thespis.training.trained_run import TrainedRun
 
 _Spec = str | Callable[..., Any]
 
@@ -48,6 +48,15 @@ class ExperimentSettings(TypedDict, total=False):
     init_only: list[str] | tuple[str, ...]
 
 
+class A2cOwn(ExperimentSettings, total=False):
+    backups: int
+
+
+class ServersSettings(TypedDict, total=False):
+    shards: int
+    gradient_dtype: Literal["float32", "float16", "bfloat16"]
+
+
 class NetworkSettings(TypedDict, total=False):
     torso: Literal["auto", "mlp", "nature", "resnet"]
     hidden: list[int] | tuple[int, ...]
@@ -74,8 +83,29 @@ class RewardSettings(TypedDict, total=False):
     normalize: bool
 
 
-class APPOSettings(TypedDict, total=False):
+class VTraceSettings(TypedDict, total=False):
+    network: NetworkSettings | NetworkConfig
+    optimizer: OptimizerSettings | OptimizerConfig
+    discount: float
+    entropy_cost: float
+    value_cost: float
+    reduction: Literal["mean", "sum"]
+    correction: bool
+    rho_bar: float
+    c_bar: float
+    pg_rho_bar: float
+    trace_decay: float
+    reward: RewardSettings | RewardConfig
+
+
+class UnrollsSettings(TypedDict, total=False):
     unroll_length: int
+
+
+class A2cVTrace(A2cOwn, ServersSettings, VTraceSettings, UnrollsSettings, total=False): ...
+
+
+class APPOSettings(TypedDict, total=False):
     network: NetworkSettings | NetworkConfig
     optimizer: OptimizerSettings | OptimizerConfig
     discount: float
@@ -86,6 +116,39 @@ class APPOSettings(TypedDict, total=False):
     c_bar: float
     trace_decay: float
     normalize_advantages: bool
+    reward: RewardSettings | RewardConfig
+
+
+class A2cAPPO(A2cOwn, ServersSettings, APPOSettings, UnrollsSettings, total=False): ...
+
+
+class A3cOwn(ExperimentSettings, total=False):
+    end_with_episode: bool
+    hogwild: bool
+
+
+class A3cVTrace(A3cOwn, ServersSettings, VTraceSettings, UnrollsSettings, total=False): ...
+
+
+class A3cAPPO(A3cOwn, ServersSettings, APPOSettings, UnrollsSettings, total=False): ...
+
+
+class ApexOwn(ExperimentSettings, total=False):
+    publish_every: int
+
+
+class QNetworkSettings(NetworkSettings, total=False):
+    dueling: bool
+    feedback: bool
+
+
+class DQNSettings(TypedDict, total=False):
+    network: QNetworkSettings | QNetworkConfig
+    optimizer: OptimizerSettings | OptimizerConfig
+    discount: float
+    double: bool
+    huber: float
+    target_period: int
     reward: RewardSettings | RewardConfig
 
 
@@ -103,68 +166,110 @@ class ReplaySettings(TypedDict, total=False):
     shards: int
 
 
-class DPGNetworkSettings(TypedDict, total=False):
-    torso: Literal["auto", "mlp", "nature", "resnet"]
-    hidden: list[int] | tuple[int, ...]
-    activation: Literal["tanh", "relu"]
-    lstm: int
-    factory: _Spec
-    normalize_observations: bool
-    critic_hidden: list[int] | tuple[int, ...]
-
-
-class DPGSettings(TypedDict, total=False):
+class TransitionsSettings(TypedDict, total=False):
     unroll_length: int
     n_step: int
     batch: int
     batches_per_draw: int
     replay: ReplaySettings | ReplayConfig
+
+
+class EpsilonLadderSettings(TypedDict, total=False):
+    epsilon: float
+    epsilon_exponent: float
+
+
+class ApexDQN(ApexOwn, DQNSettings, TransitionsSettings, EpsilonLadderSettings, total=False): ...
+
+
+class DPGNetworkSettings(NetworkSettings, total=False):
+    critic_hidden: list[int] | tuple[int, ...]
+
+
+class DPGSettings(TypedDict, total=False):
     network: DPGNetworkSettings | DPGNetworkConfig
     optimizer: OptimizerSettings | OptimizerConfig
     discount: float
     target_period: int
     slope_clip: float
-    noise: float
-    least_noise: float
     reward: RewardSettings | RewardConfig
 
 
-class QNetworkSettings(TypedDict, total=False):
-    torso: Literal["auto", "mlp", "nature", "resnet"]
-    hidden: list[int] | tuple[int, ...]
-    activation: Literal["tanh", "relu"]
-    lstm: int
-    factory: _Spec
-    normalize_observations: bool
-    dueling: bool
-    feedback: bool
+class NoiseLadderSettings(TypedDict, total=False):
+    noise: float
+    least_noise: float
 
 
-class DQNSettings(TypedDict, total=False):
-    unroll_length: int
-    n_step: int
-    batch: int
-    batches_per_draw: int
-    replay: ReplaySettings | ReplayConfig
+class ApexDPG(ApexOwn, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+
+
+class R2D2Settings(TypedDict, total=False):
     network: QNetworkSettings | QNetworkConfig
     optimizer: OptimizerSettings | OptimizerConfig
     discount: float
     double: bool
     huber: float
     target_period: int
-    epsilon_start: float
-    epsilon_end: float
-    epsilon_steps: int
     reward: RewardSettings | RewardConfig
 
 
-class EvolvedNetworkSettings(TypedDict, total=False):
-    torso: Literal["auto", "mlp", "nature", "resnet"]
-    hidden: list[int] | tuple[int, ...]
-    activation: Literal["tanh", "relu"]
-    lstm: int
-    factory: _Spec
-    normalize_observations: bool
+class SequencesSettings(TypedDict, total=False):
+    unroll_length: int
+    sequence_length: int
+    burn_in: int
+    state: Literal["stored", "zero"]
+    eta: float
+    n_step: int
+    batch: int
+    batches_per_draw: int
+    replay: ReplaySettings | ReplayConfig
+
+
+class ApexR2D2(ApexOwn, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+
+
+class SACSettings(TypedDict, total=False):
+    network: DPGNetworkSettings | DPGNetworkConfig
+    optimizer: OptimizerSettings | OptimizerConfig
+    discount: float
+    tau: float
+    critics: int
+    temperature: float
+    learn_temperature: bool
+    target_entropy: float | None
+    reward: RewardSettings | RewardConfig
+
+
+class ApexSAC(ApexOwn, SACSettings, TransitionsSettings, total=False): ...
+
+
+class DqnOwn(ExperimentSettings, total=False):
+    publish_every: int
+
+
+class EpsilonScheduleSettings(TypedDict, total=False):
+    epsilon_start: float
+    epsilon_end: float
+    epsilon_steps: int
+
+
+class DqnDQN(DqnOwn, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
+
+
+class DqnDPG(DqnOwn, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+
+
+class DqnSAC(DqnOwn, SACSettings, TransitionsSettings, total=False): ...
+
+
+class EsOwn(ExperimentSettings, total=False):
+    protocol: Literal["broadcast", "seeds"]
+    noise_table: int
+    check_every: int
+    repeat_after: float
+
+
+class ESNetworkSettings(NetworkSettings, total=False):
     virtual_batch_norm: bool
 
 
@@ -185,9 +290,7 @@ class ARSSettings(TypedDict, total=False):
 
 
 class ESSettings(TypedDict, total=False):
-    cap_factor: float
-    longest_episode: int
-    network: EvolvedNetworkSettings | EvolvedNetworkConfig
+    network: ESNetworkSettings | ESNetworkConfig
     optimizer: StepSettings | StepConfig
     variant: Literal["es", "ars"]
     pairs: int
@@ -195,239 +298,29 @@ class ESSettings(TypedDict, total=False):
     ars: ARSSettings | ARSConfig
 
 
-class PPOSettings(TypedDict, total=False):
-    unroll_length: int
-    network: NetworkSettings | NetworkConfig
-    optimizer: OptimizerSettings | OptimizerConfig
-    discount: float
-    epochs: int
-    minibatches: int
-    clip: float
-    value_clip: float
-    target_kl: float | None
-    gae_lambda: float
-    entropy_cost: float
-    value_cost: float
-    reward: RewardSettings | RewardConfig
+class EpisodesSettings(TypedDict, total=False):
+    cap_factor: float
+    longest_episode: int
 
 
-class CEMSettings(TypedDict, total=False):
-    samples: int
-    iterations: int
-    elites: int
-    floor: float
-
-
-class ScoredNetworkSettings(TypedDict, total=False):
-    torso: Literal["auto", "mlp", "nature", "resnet"]
-    hidden: list[int] | tuple[int, ...]
-    activation: Literal["tanh", "relu"]
-    lstm: int
-    factory: _Spec
-    normalize_observations: bool
-    cem: CEMSettings | CEMConfig
-
-
-class QTOptSettings(TypedDict, total=False):
-    unroll_length: int
-    n_step: int
-    batch: int
-    batches_per_draw: int
-    replay: ReplaySettings | ReplayConfig
-    network: ScoredNetworkSettings | ScoredNetworkConfig
-    optimizer: OptimizerSettings | OptimizerConfig
-    discount: float
-    noise: float
-    loss: Literal["squared", "cross-entropy"]
-    epsilon_start: float
-    epsilon_end: float
-    epsilon_steps: int
-    reward: RewardSettings | RewardConfig
-
-
-class R2D2Settings(TypedDict, total=False):
-    unroll_length: int
-    sequence_length: int
-    burn_in: int
-    state: Literal["stored", "zero"]
-    eta: float
-    n_step: int
-    batch: int
-    batches_per_draw: int
-    replay: ReplaySettings | ReplayConfig
-    network: QNetworkSettings | QNetworkConfig
-    optimizer: OptimizerSettings | OptimizerConfig
-    discount: float
-    double: bool
-    huber: float
-    target_period: int
-    epsilon: float
-    epsilon_exponent: float
-    reward: RewardSettings | RewardConfig
-
-
-class SACSettings(TypedDict, total=False):
-    unroll_length: int
-    n_step: int
-    batch: int
-    batches_per_draw: int
-    replay: ReplaySettings | ReplayConfig
-    network: DPGNetworkSettings | DPGNetworkConfig
-    optimizer: OptimizerSettings | OptimizerConfig
-    discount: float
-    tau: float
-    critics: int
-    temperature: float
-    learn_temperature: bool
-    target_entropy: float | None
-    reward: RewardSettings | RewardConfig
-
-
-class TRPOSettings(TypedDict, total=False):
-    unroll_length: int
-    network: NetworkSettings | NetworkConfig
-    discount: float
-    gae_lambda: float
-    max_kl: float
-    damping: float
-    cg_iterations: int
-    line_search_steps: int
-    backtrack: float
-    value_epochs: int
-    minibatches: int
-    value_learning_rate: float
-    reward: RewardSettings | RewardConfig
-
-
-class VTraceSettings(TypedDict, total=False):
-    unroll_length: int
-    network: NetworkSettings | NetworkConfig
-    optimizer: OptimizerSettings | OptimizerConfig
-    discount: float
-    entropy_cost: float
-    value_cost: float
-    reduction: Literal["mean", "sum"]
-    correction: bool
-    rho_bar: float
-    c_bar: float
-    pg_rho_bar: float
-    trace_decay: float
-    reward: RewardSettings | RewardConfig
-
-
-class A2cOwn(ExperimentSettings, total=False):
-    shards: int
-    gradient_dtype: Literal["float32", "float16", "bfloat16"]
-    backups: int
-
-
-class A2cVTraceArguments(A2cOwn, VTraceSettings, total=False):
-    algorithm: Literal["a2c", "vtrace"]
-
-
-class A2cAPPOArguments(A2cOwn, APPOSettings, total=False):
-    algorithm: Required[Literal["appo"]]
-
-
-class A3cOwn(ExperimentSettings, total=False):
-    shards: int
-    gradient_dtype: Literal["float32", "float16", "bfloat16"]
-    end_with_episode: bool
-    hogwild: bool
-
-
-class A3cVTraceArguments(A3cOwn, VTraceSettings, total=False):
-    algorithm: Literal["a2c", "vtrace"]
-
-
-class A3cAPPOArguments(A3cOwn, APPOSettings, total=False):
-    algorithm: Required[Literal["appo"]]
-
-
-class ApexOwn(ExperimentSettings, total=False):
-    publish_every: int
-
-
-class ApexDQNSettings(TypedDict, total=False):
-    unroll_length: int
-    n_step: int
-    batch: int
-    batches_per_draw: int
-    replay: ReplaySettings | ReplayConfig
-    network: QNetworkSettings | QNetworkConfig
-    optimizer: OptimizerSettings | OptimizerConfig
-    discount: float
-    double: bool
-    huber: float
-    target_period: int
-    epsilon: float
-    epsilon_exponent: float
-    reward: RewardSettings | RewardConfig
-
-
-class ApexDQNArguments(ApexOwn, ApexDQNSettings, total=False):
-    algorithm: Literal["dqn"]
-
-
-class ApexDPGArguments(ApexOwn, DPGSettings, total=False):
-    algorithm: Required[Literal["dpg"]]
-
-
-class ApexR2D2Arguments(ApexOwn, R2D2Settings, total=False):
-    algorithm: Required[Literal["r2d2"]]
-
-
-class ApexSACArguments(ApexOwn, SACSettings, total=False):
-    algorithm: Required[Literal["sac"]]
-
-
-class DqnOwn(ExperimentSettings, total=False):
-    publish_every: int
-
-
-class DqnDQNArguments(DqnOwn, DQNSettings, total=False):
-    algorithm: Literal["dqn"]
-
-
-class DqnDPGArguments(DqnOwn, DPGSettings, total=False):
-    algorithm: Required[Literal["dpg"]]
-
-
-class DqnSACArguments(DqnOwn, SACSettings, total=False):
-    algorithm: Required[Literal["sac"]]
-
-
-class EsOwn(ExperimentSettings, total=False):
-    protocol: Literal["broadcast", "seeds"]
-    noise_table: int
-    check_every: int
-    repeat_after: float
-
-
-class EsESArguments(EsOwn, ESSettings, total=False):
-    algorithm: Literal["es"]
+class EsES(EsOwn, ESSettings, EpisodesSettings, total=False): ...
 
 
 class GorilaOwn(ExperimentSettings, total=False):
     replay_mode: Literal["bundled", "global"]
     learners: int | None
-    shards: int
-    gradient_dtype: Literal["float32", "float16", "bfloat16"]
     max_delay: int | None
     outlier_deviations: float | None
     outlier_memory: int
 
 
-class GorilaDQNArguments(GorilaOwn, DQNSettings, total=False):
-    algorithm: Literal["dqn"]
+class GorilaDQN(GorilaOwn, ServersSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
 
 
-class GorilaDPGArguments(GorilaOwn, DPGSettings, total=False):
-    algorithm: Required[Literal["dpg"]]
+class GorilaDPG(GorilaOwn, ServersSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
-class GorilaSACArguments(GorilaOwn, SACSettings, total=False):
-    algorithm: Required[Literal["sac"]]
+class GorilaSAC(GorilaOwn, ServersSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class ImpalaOwn(ExperimentSettings, total=False):
@@ -436,17 +329,13 @@ class ImpalaOwn(ExperimentSettings, total=False):
     forced_lag: int
 
 
-class ImpalaVTraceArguments(ImpalaOwn, VTraceSettings, total=False):
-    algorithm: Literal["vtrace", "a2c"]
+class ImpalaVTrace(ImpalaOwn, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class ImpalaAPPOArguments(ImpalaOwn, APPOSettings, total=False):
-    algorithm: Required[Literal["appo"]]
+class ImpalaAPPO(ImpalaOwn, APPOSettings, UnrollsSettings, total=False): ...
 
 
 class ParameterServerOwn(ExperimentSettings, total=False):
-    shards: int
-    gradient_dtype: Literal["float32", "float16", "bfloat16"]
     mode: Literal["async", "sync", "stale", "softsync"]
     backups: int
     average: int
@@ -455,24 +344,19 @@ class ParameterServerOwn(ExperimentSettings, total=False):
     staleness_aware: bool
 
 
-class ParameterServerVTraceArguments(ParameterServerOwn, VTraceSettings, total=False):
-    algorithm: Literal["a2c", "vtrace"]
+class ParameterServerVTrace(ParameterServerOwn, ServersSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class ParameterServerAPPOArguments(ParameterServerOwn, APPOSettings, total=False):
-    algorithm: Required[Literal["appo"]]
+class ParameterServerAPPO(ParameterServerOwn, ServersSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
-class ParameterServerDPGArguments(ParameterServerOwn, DPGSettings, total=False):
-    algorithm: Required[Literal["dpg"]]
+class ParameterServerDPG(ParameterServerOwn, ServersSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
-class ParameterServerDQNArguments(ParameterServerOwn, DQNSettings, total=False):
-    algorithm: Required[Literal["dqn"]]
+class ParameterServerDQN(ParameterServerOwn, ServersSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
 
 
-class ParameterServerSACArguments(ParameterServerOwn, SACSettings, total=False):
-    algorithm: Required[Literal["sac"]]
+class ParameterServerSAC(ParameterServerOwn, ServersSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class PbtOwn(ExperimentSettings, total=False):
@@ -494,12 +378,44 @@ class PpoOwn(ExperimentSettings, total=False):
     backups: int
 
 
-class PpoPPOArguments(PpoOwn, PPOSettings, total=False):
-    algorithm: Literal["ppo"]
+class PPOSettings(TypedDict, total=False):
+    network: NetworkSettings | NetworkConfig
+    optimizer: OptimizerSettings | OptimizerConfig
+    discount: float
+    epochs: int
+    minibatches: int
+    clip: float
+    value_clip: float
+    target_kl: float | None
+    gae_lambda: float
+    entropy_cost: float
+    value_cost: float
+    reward: RewardSettings | RewardConfig
 
 
-class PpoTRPOArguments(PpoOwn, TRPOSettings, total=False):
-    algorithm: Required[Literal["trpo"]]
+class RoundsSettings(TypedDict, total=False):
+    unroll_length: int
+
+
+class PpoPPO(PpoOwn, PPOSettings, RoundsSettings, total=False): ...
+
+
+class TRPOSettings(TypedDict, total=False):
+    network: NetworkSettings | NetworkConfig
+    discount: float
+    gae_lambda: float
+    max_kl: float
+    damping: float
+    cg_iterations: int
+    line_search_steps: int
+    backtrack: float
+    value_epochs: int
+    minibatches: int
+    value_learning_rate: float
+    reward: RewardSettings | RewardConfig
+
+
+class PpoTRPO(PpoOwn, TRPOSettings, RoundsSettings, total=False): ...
 
 
 class QtoptOwn(ExperimentSettings, total=False):
@@ -516,8 +432,27 @@ class QtoptOwn(ExperimentSettings, total=False):
     online_share: float
 
 
-class QtoptQTOptArguments(QtoptOwn, QTOptSettings, total=False):
-    algorithm: Literal["qtopt"]
+class CEMSettings(TypedDict, total=False):
+    samples: int
+    iterations: int
+    elites: int
+    floor: float
+
+
+class QFunctionSettings(NetworkSettings, total=False):
+    cem: CEMSettings | CEMConfig
+
+
+class QTOptSettings(TypedDict, total=False):
+    network: QFunctionSettings | QFunctionConfig
+    optimizer: OptimizerSettings | OptimizerConfig
+    discount: float
+    noise: float
+    loss: Literal["squared", "cross-entropy"]
+    reward: RewardSettings | RewardConfig
+
+
+class QtoptQTOpt(QtoptOwn, QTOptSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
 
 
 class R2d3Own(ExperimentSettings, total=False):
@@ -527,11 +462,17 @@ class R2d3Own(ExperimentSettings, total=False):
     demo_ratio: float
 
 
-class R2d3R2D2Arguments(R2d3Own, R2D2Settings, total=False):
-    algorithm: Literal["r2d2"]
+class R2d3R2D2(R2d3Own, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
 class SeedOwn(ExperimentSettings, total=False):
+    batch_unrolls: int
+    queue_capacity: int
+    forced_lag: int
+    publish_every: int
+
+
+class InferenceSettings(TypedDict, total=False):
     inference_batch: int
     inference_wait: float
     double_buffer: bool
@@ -540,247 +481,218 @@ class SeedOwn(ExperimentSettings, total=False):
     tls_key: str | Path | None
     tls_ca: str | Path | None
     tls_name: str
-    batch_unrolls: int
-    queue_capacity: int
-    forced_lag: int
-    publish_every: int
 
 
-class SeedVTraceArguments(SeedOwn, VTraceSettings, total=False):
-    algorithm: Literal["vtrace", "a2c"]
+class SeedVTrace(SeedOwn, InferenceSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class SeedAPPOArguments(SeedOwn, APPOSettings, total=False):
-    algorithm: Required[Literal["appo"]]
+class SeedAPPO(SeedOwn, InferenceSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
-class SeedPPOArguments(SeedOwn, PPOSettings, total=False):
-    algorithm: Required[Literal["ppo"]]
+class SeedPPO(SeedOwn, InferenceSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
-class SeedR2D2Arguments(SeedOwn, R2D2Settings, total=False):
-    algorithm: Required[Literal["r2d2"]]
+class SeedR2D2(SeedOwn, InferenceSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
-class SeedTRPOArguments(SeedOwn, TRPOSettings, total=False):
-    algorithm: Required[Literal["trpo"]]
-
-
-class ApexDpgDPGArguments(ApexOwn, DPGSettings, total=False):
-    algorithm: Literal["dpg"]
-
-
-class AppoAPPOArguments(ImpalaOwn, APPOSettings, total=False):
-    algorithm: Literal["appo"]
-
-
-class R2d2R2D2Arguments(ApexOwn, R2D2Settings, total=False):
-    algorithm: Literal["r2d2"]
-
-
-class SacSACArguments(DqnOwn, SACSettings, total=False):
-    algorithm: Literal["sac"]
-
-
-class TrpoTRPOArguments(PpoOwn, TRPOSettings, total=False):
-    algorithm: Literal["trpo"]
+class SeedTRPO(SeedOwn, InferenceSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 @overload
-def train(architecture: Literal["a2c"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[A2cVTraceArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["a2c"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["a2c", "vtrace"] = ..., **settings: Unpack[A2cVTrace]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["a2c"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[A2cAPPOArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["a2c"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["appo"], **settings: Unpack[A2cAPPO]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["a3c"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[A3cVTraceArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["a3c"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["a2c", "vtrace"] = ..., **settings: Unpack[A3cVTrace]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["a3c"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[A3cAPPOArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["a3c"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["appo"], **settings: Unpack[A3cAPPO]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["apex"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ApexDQNArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["apex"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["dqn"] = ..., **settings: Unpack[ApexDQN]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["apex"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ApexDPGArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["apex"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["dpg"], **settings: Unpack[ApexDPG]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["apex"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ApexR2D2Arguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["apex"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["r2d2"], **settings: Unpack[ApexR2D2]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["apex"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ApexSACArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["apex"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["sac"], **settings: Unpack[ApexSAC]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["dqn"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[DqnDQNArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["dqn"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["dqn"] = ..., **settings: Unpack[DqnDQN]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["dqn"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[DqnDPGArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["dqn"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["dpg"], **settings: Unpack[DqnDPG]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["dqn"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[DqnSACArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["dqn"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["sac"], **settings: Unpack[DqnSAC]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["es"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[EsESArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["es"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["es"] = ..., **settings: Unpack[EsES]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["gorila"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[GorilaDQNArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["gorila"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["dqn"] = ..., **settings: Unpack[GorilaDQN]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["gorila"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[GorilaDPGArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["gorila"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["dpg"], **settings: Unpack[GorilaDPG]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["gorila"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[GorilaSACArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["gorila"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["sac"], **settings: Unpack[GorilaSAC]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["impala"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ImpalaVTraceArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["impala"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["vtrace", "a2c"] = ..., **settings: Unpack[ImpalaVTrace]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["impala"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ImpalaAPPOArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["impala"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["appo"], **settings: Unpack[ImpalaAPPO]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["parameter-server"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ParameterServerVTraceArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["parameter-server"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["a2c", "vtrace"] = ..., **settings: Unpack[ParameterServerVTrace]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["parameter-server"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ParameterServerAPPOArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["parameter-server"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["appo"], **settings: Unpack[ParameterServerAPPO]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["parameter-server"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ParameterServerDPGArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["parameter-server"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["dpg"], **settings: Unpack[ParameterServerDPG]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["parameter-server"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ParameterServerDQNArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["parameter-server"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["dqn"], **settings: Unpack[ParameterServerDQN]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["parameter-server"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ParameterServerSACArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["parameter-server"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["sac"], **settings: Unpack[ParameterServerSAC]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["pbt"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[PbtOwn]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["pbt"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[PbtOwn]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["ppo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[PpoPPOArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["ppo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["ppo"] = ..., **settings: Unpack[PpoPPO]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["ppo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[PpoTRPOArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["ppo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["trpo"], **settings: Unpack[PpoTRPO]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["qtopt"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[QtoptQTOptArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["qtopt"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["qtopt"] = ..., **settings: Unpack[QtoptQTOpt]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["r2d3"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[R2d3R2D2Arguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["r2d3"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["r2d2"] = ..., **settings: Unpack[R2d3R2D2]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["seed"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[SeedVTraceArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["seed"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["vtrace", "a2c"] = ..., **settings: Unpack[SeedVTrace]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["seed"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[SeedAPPOArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["seed"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["appo"], **settings: Unpack[SeedAPPO]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["seed"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[SeedPPOArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["seed"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["ppo"], **settings: Unpack[SeedPPO]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["seed"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[SeedR2D2Arguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["seed"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["r2d2"], **settings: Unpack[SeedR2D2]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["seed"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[SeedTRPOArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["seed"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["trpo"], **settings: Unpack[SeedTRPO]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["apex-dpg"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ApexDpgDPGArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["apex-dpg"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["dpg"] = ..., **settings: Unpack[ApexDPG]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["appo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[AppoAPPOArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["appo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["appo"] = ..., **settings: Unpack[ImpalaAPPO]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["r2d2"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[R2d2R2D2Arguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["r2d2"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["r2d2"] = ..., **settings: Unpack[ApexR2D2]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["sac"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[SacSACArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["sac"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["sac"] = ..., **settings: Unpack[DqnSAC]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["trpo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[TrpoTRPOArguments]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["trpo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Literal["trpo"] = ..., **settings: Unpack[PpoTRPO]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Literal["a2c", "a3c", "apex", "apex-dpg", "appo", "dqn", "es", "gorila", "impala", "parameter-server", "ppo", "qtopt", "r2d2", "r2d3", "sac", "seed", "trpo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Algorithm[Any] | type[Algorithm[Any]], **settings: Any) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Literal["a2c", "a3c", "apex", "apex-dpg", "appo", "dqn", "es", "gorila", "impala", "parameter-server", "ppo", "qtopt", "r2d2", "r2d3", "sac", "seed", "trpo"], *, callbacks: Sequence[Any] = ..., quiet: bool = ..., algorithm: Algorithm[Any] | type[Algorithm[Any]], **settings: Any) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: str, *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ExperimentSettings]) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: str, *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Unpack[ExperimentSettings]) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 
 
 @overload
-def train(architecture: Path, *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Any) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+def train(architecture: Path, *, callbacks: Sequence[Any] = ..., quiet: bool = ..., **settings: Any) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""

@@ -66,11 +66,11 @@ class Run:
         assert self._process.stdout is not None
         with self._process.stdout as output:
             for line in output:
-                told = _told(line)
-                if told is not None:
-                    self.lines.append(told)
+                result = _told(line)
+                if result is not None:
+                    self.lines.append(result)
                     if self.first_line is None:
-                        self.first_line = time.monotonic() - self._started - told["seconds"]
+                        self.first_line = time.monotonic() - self._started - result["seconds"]
                 elif line.strip():
                     self.said = [*self.said[-20:], line.strip()]
 
@@ -126,10 +126,10 @@ def _told(line: str) -> dict[str, Any] | None:
     if not line.startswith('{"steps"'):
         return None
     try:
-        told: dict[str, Any] = json.loads(line)
+        result: dict[str, Any] = json.loads(line)
     except ValueError:
         return None
-    return told
+    return result
 
 
 def _proportional_kb(pid: int) -> int | None:

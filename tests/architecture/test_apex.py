@@ -33,10 +33,10 @@ def test_a_few_updates(on: str, stage: Any) -> None:
         "apex", on=on, run_dir=stage.run, quiet=True, actors=2, envs_per_actor=2, unroll_length=5, batch=16,
         total_steps=1500, eval_episodes=0, replay={"warm_up": 200, "samples_per_insert": 4.0, "capacity": 4000},
     )  # fmt: skip
-    told = run.summary
-    assert told["exit_reason"] == "total_steps" and told["updates"] > 100
-    assert "learner.replay.prioritise" in told["edges"]
-    assert told["dropped"] == {}, "nothing was overwritten, so no priority was stale"
+    result = run.summary
+    assert result["exit_reason"] == "total_steps" and result["updates"] > 100
+    assert "learner.replay.prioritise" in result["edges"]
+    assert result["dropped"] == {}, "nothing was overwritten, so no priority was stale"
     checkpoint = newest(stage.run)
     saved = load_file(checkpoint / "replay-0.safetensors")
     inserted = json.loads((checkpoint / "replay-0.json").read_text())["inserted"]
@@ -49,13 +49,13 @@ def test_a_few_updates(on: str, stage: Any) -> None:
 @pytest.mark.parametrize("every", [0.1, 1000.0])
 def test_a_killed_replay_goes_on_from_its_checkpoint(every: float, stage: Any) -> None:
     """And what it had taken in since, or all if there was none, is counted."""
-    told = train(
+    result = train(
         "apex", on="simulation", run_dir=stage.run, quiet=True, actors=1, envs_per_actor=2, unroll_length=5, batch=16,
         total_steps=1500, eval_episodes=0, replay={"warm_up": 200, "samples_per_insert": 4.0, "capacity": 4000},
         checkpoint_every=every, keep=50, faults=("kill replay 0 at 0.35",),
     ).summary  # fmt: skip
-    assert (told["exit_reason"], told["restarts"]) == ("total_steps", 2), "replay and weight store share a process"
+    assert (result["exit_reason"], result["restarts"]) == ("total_steps", 2), "replay and weight store share a process"
     metas = [json.loads(path.read_text()) for path in (stage.run / "checkpoints").glob("update-*/meta.json")]
     assert metas
-    lost = told["dropped"]["replay/inserted"]
+    lost = result["dropped"]["replay/inserted"]
     assert 0 < lost < 300 if every < 1 else lost > 300

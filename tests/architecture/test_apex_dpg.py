@@ -20,15 +20,15 @@ from thespis.architectures.apex import Config
 from thespis.architectures.builders import build_replay, build_replay_actor
 from thespis.cli.main import main
 from thespis.core.config import ReplayConfig, RewardConfig
-from thespis.core.config_io import updated
+from thespis.core.config_io import with_settings
 from thespis.core.context import Identity
-from thespis.core.types import Stream, Transitions, Unroll, Version, Versioned
-from thespis.envs.make import describe
+from thespis.core.types import Stream, TransitionBatch, Unroll, Version, VersionedWeights
+from thespis.envs.make import describe_env
 from thespis.experience.limiters import SamplesPerInsert
-from thespis.networks.acting import export_weights
 from thespis.networks.configs import DPGNetworkConfig
 from thespis.networks.dpg import DPGNetwork
 from thespis.networks.policies import ActorCritic
+from thespis.networks.policy_runner import export_weights
 from thespis.training.launch import launch
 from thespis.training.registry import defaults
 
@@ -70,9 +70,9 @@ def test_the_ladder_falls_from_the_most_noise_to_the_least() -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("on", ["simulation", "local"])
 def test_a_few_updates(on: str, stage: Any) -> None:
-    told = train("apex-dpg", on=on, run_dir=stage.run, quiet=True, **{**SMALL, "eval_episodes": 0}).summary
-    assert told["exit_reason"] == "total_steps" and told["updates"] > 100
-    assert (told["restarts"], told["dropped"]) == (0, {})
+    result = train("apex-dpg", on=on, run_dir=stage.run, quiet=True, **{**SMALL, "eval_episodes": 0}).summary
+    assert result["exit_reason"] == "total_steps" and result["updates"] > 100
+    assert (result["restarts"], result["dropped"]) == (0, {})
     saved = load_file(newest(stage.run) / "replay-0.safetensors")
     inserted = json.loads((newest(stage.run) / "replay-0.json").read_text())["inserted"]
     priorities = saved["sampler/weights"]
@@ -84,8 +84,8 @@ def test_a_few_updates(on: str, stage: Any) -> None:
 @pytest.mark.timeout(60)
 def test_a_run_is_resumed_and_its_policy_played(stage: Any, capsys: Any) -> None:
     settings = {**SMALL, "on": "simulation"}
-    told = train("apex-dpg", run_dir=stage.run, quiet=True, **settings).summary
-    assert told["eval_episodes"] == 2 and -2000 < told["eval_return_mean"] < 0
+    result = train("apex-dpg", run_dir=stage.run, quiet=True, **settings).summary
+    assert result["eval_episodes"] == 2 and -2000 < result["eval_return_mean"] < 0
     old, saved = newest(stage.run), load_file(newest(stage.run) / "replay-0.safetensors")
     targets = load_file(old / "learner-0.safetensors")
     assert {"update/target/policy.weight", "update/target/critic.output.weight"} <= set(targets)
@@ -95,7 +95,7 @@ def test_a_run_is_resumed_and_its_policy_played(stage: Any, capsys: Any) -> None
     after = load_file(newest(stage.run) / "replay-0.safetensors")
     rows = len(saved["steps/rewards"]) - 2 * 2  # the last observations had not been acted on
     np.testing.assert_array_equal(after["steps/actions"][:rows], saved["steps/actions"][:rows])
-    assert json.loads((newest(stage.run) / "learner-0.json").read_text())["updates"] > told["updates"]
+    assert json.loads((newest(stage.run) / "learner-0.json").read_text())["updates"] > result["updates"]
 
     assert main(["eval", str(stage.run), "--episodes", "1"]) == 0
     assert "mean return -" in capsys.readouterr().out
@@ -111,8 +111,8 @@ class Fixed:
     def __init__(self, weights: dict[str, Any]) -> None:
         self._weights = weights
 
-    async def __call__(self, newer_than: Version | None) -> Versioned | None:
-        return None if newer_than else Versioned(Version(1, 0), self._weights)
+    async def __call__(self, newer_than: Version | None) -> VersionedWeights | None:
+        return None if newer_than else VersionedWeights(Version(1, 0), self._weights)
 
 
 def collect(cfg: Config, weights: dict[str, Any], number: int) -> list[Unroll]:
@@ -136,8 +136,8 @@ def test_the_actor_s_priorities_are_those_the_learner_would_compute(env: Any) ->
         "network": DPGNetworkConfig(hidden=(16,), critic_hidden=(16, 16)),
         "reward": RewardConfig(kind="scale", scale=0.1),
     }  # fmt: skip
-    cfg = updated(Config(algorithm=DPG(), env=env, actors=1, envs_per_actor=3), some)
-    made = cfg.algorithm.build_network(describe(env), seed=1)
+    cfg = with_settings(Config(algorithm=DPG(), env=env, actors=1, envs_per_actor=3), some)
+    made = cfg.algorithm.build_network(describe_env(env), seed=1)
     assert isinstance(made, DPGNetwork)
     weights = {
         name: value * 100 if name in ("policy.weight", "critic.output.weight") else value
@@ -147,11 +147,11 @@ def test_the_actor_s_priorities_are_those_the_learner_would_compute(env: Any) ->
     ctx = YieldingContext(Identity("replay", 0, run_seed=0))
     table = build_replay(ctx, cfg, cfg.algorithm.items.replay, 2000, SamplesPerInsert(1.0, 1, 1e9))
 
-    async def draw() -> Transitions:
+    async def draw() -> TransitionBatch:
         for unroll in unrolls:
             await table.insert(Stream(("actor", 0), 1), unroll)
         drawn = await table.sample(1000)
-        assert isinstance(drawn, Transitions)
+        assert isinstance(drawn, TransitionBatch)
         return drawn
 
     batch = asyncio.run(draw())
@@ -173,8 +173,8 @@ def test_the_actor_s_priorities_are_those_the_learner_would_compute(env: Any) ->
 @pytest.mark.timeout(60)
 def test_no_action_leaves_lopsided_bounds(stage: Any) -> None:
     """The environment itself complains if one does."""
-    told = train("apex-dpg", on="simulation", run_dir=stage.run, quiet=True, **{**SMALL, "env": Lopsided}).summary
-    assert (told["exit_reason"], told["restarts"]) == ("total_steps", 0)
+    result = train("apex-dpg", on="simulation", run_dir=stage.run, quiet=True, **{**SMALL, "env": Lopsided}).summary
+    assert (result["exit_reason"], result["restarts"]) == ("total_steps", 0)
 
 
 def plain(observations: Any, actions: Any) -> ActorCritic:
@@ -186,9 +186,9 @@ def plain(observations: Any, actions: Any) -> ActorCritic:
     [
         ("--env CartPole-v1", "need a Box of continuous actions"),
         ("--network.lstm 8", "--network.lstm must stay 0"),
-        ("--network.critic-hidden 64", "does not see the action"),
-        ("--noise 0.1 --least-noise 0.2", "give them in order"),
-        ("--reward.normalize", "--reward.normalize cannot be"),
+        ("--network.critic-hidden 64", "at least two layers"),
+        ("--noise 0.1 --least-noise 0.2", "exceeds --noise 0.1; lower it"),
+        ("--reward.normalize", "--reward.normalize does not work"),
         ("--n-step 0", "--n-step is 0"),
         ("--replay.capacity 1000000000000", "GB are free"),
         ("--network.factory test_apex_dpg::plain", "without a critic"),

@@ -16,7 +16,7 @@ from thespis.algorithms.dqn import EpsilonSchedule
 from thespis.cli.main import main
 from thespis.core.config import QNetworkConfig, RewardConfig
 from thespis.core.errors import ThespisError
-from thespis.training.launch import check, launch
+from thespis.training.launch import check_settings, launch
 from thespis.training.registry import defaults
 
 SMALL: dict[str, Any] = {
@@ -31,18 +31,18 @@ SMALL: dict[str, Any] = {
 def test_a_few_updates(on: str, exponent: float, stage: Any) -> None:
     replay = {**SMALL["replay"], "priority_exponent": exponent}
     run = train("dqn", on=on, run_dir=stage.run, quiet=True, **{**SMALL, "replay": replay})
-    told = run.summary
-    assert told["exit_reason"] == "total_steps"
-    assert told["env_steps"] >= 1500
+    result = run.summary
+    assert result["exit_reason"] == "total_steps"
+    assert result["env_steps"] >= 1500
     edges = {"learner.replay.sample", "learner.weights.publish", "actor.replay.insert", "actor.weights.pull"}
-    assert set(told["edges"]) == edges | ({"learner.replay.prioritise"} if exponent else set())
+    assert set(result["edges"]) == edges | ({"learner.replay.prioritise"} if exponent else set())
     # The ratio holds on every runtime: samples are those of what came after the warm-up, give or take the error.
     saved = json.loads((newest(stage.run) / "replay-0.json").read_text())
     error = 2 * max(4.0 * 2 * (5 + 3), 32)
     assert abs(4.0 * (saved["inserted"] - 200) - saved["sampled"]) <= error
-    assert saved["sampled"] // 16 - 4 <= told["updates"] <= saved["sampled"] // 16
+    assert saved["sampled"] // 16 - 4 <= result["updates"] <= saved["sampled"] // 16
     assert saved["written"] > 1000, "the ring was overwritten"
-    assert set(told["dropped"]) <= {"stale_priorities"}
+    assert set(result["dropped"]) <= {"stale_priorities"}
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
 
@@ -81,7 +81,7 @@ def test_epsilon_falls_with_the_steps_of_all_actors() -> None:
 )
 def test_settings_it_cannot_have(settings: dict[str, Any], what: str) -> None:
     with pytest.raises(ThespisError, match=what):
-        check("dqn", defaults("dqn", None, {**settings, "on": "simulation"}))
+        check_settings("dqn", defaults("dqn", None, {**settings, "on": "simulation"}))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_settings_it_cannot_have(settings: dict[str, Any], what: str) -> None:
         ("--replay.warm-up 200000", "warm-up 200000 exceeds capacity 100000"),
         ("--replay.capacity 1000000000000", "GB are free; give --replay.bytes"),
         ("--replay.bytes 1000", "fewer than the warm-up"),
-        ("--replay.error 3", "both could wait for ever"),
+        ("--replay.error 3", "both could wait forever"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(flags: str, what: str, stage: Any, capfd: Any) -> None:
@@ -113,12 +113,12 @@ def test_what_cannot_work_is_refused_before_anything_starts(flags: str, what: st
 )
 def test_the_ratio_holds_whatever_fails(fault: str, stage: Any) -> None:
     settings = {**SMALL, "actors": 1, "faults": (fault,)}
-    told = train("dqn", on="simulation", run_dir=stage.run, quiet=True, **settings).summary
-    assert told["exit_reason"] == "total_steps"
-    assert told["restarts"] == ("kill" in fault)
+    result = train("dqn", on="simulation", run_dir=stage.run, quiet=True, **settings).summary
+    assert result["exit_reason"] == "total_steps"
+    assert result["restarts"] == ("kill" in fault)
     saved = json.loads((newest(stage.run) / "replay-0.json").read_text())
     assert abs(4.0 * (saved["inserted"] - 200) - saved["sampled"]) <= 2 * max(4.0 * 2 * (5 + 3), 32)
     # No step is stored twice: what was inserted is what was taken, but for windows that are open or were cut off.
-    assert told["env_steps"] - 3 * 2 * (5 + 3) <= saved["inserted"] <= told["env_steps"]
+    assert result["env_steps"] - 3 * 2 * (5 + 3) <= saved["inserted"] <= result["env_steps"]
     if fault.startswith("kill actor"):
-        assert 0 < told["dropped"]["open_windows"] <= 2 * 2
+        assert 0 < result["dropped"]["open_windows"] <= 2 * 2

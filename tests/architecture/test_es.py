@@ -21,12 +21,12 @@ from thespis.architectures.es import Config, build_coordinator, program
 from thespis.cli.main import main
 from thespis.core.context import Identity
 from thespis.core.errors import ThespisError
-from thespis.networks.moments import Moments
-from thespis.roles.coordinator import Ask, Order, Result, Snapshot
+from thespis.networks.running_moments import Moments
+from thespis.roles.coordinator import Snapshot, UnitOrder, UnitRequest, UnitResult
 from thespis.training.evaluation import play
 from thespis.training.launch import launch
 from thespis.training.registry import defaults
-from thespis.training.run import Trained
+from thespis.training.trained_run import TrainedRun
 
 HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {
@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def run_es(path: Path, on: str = "simulation", **settings: Any) -> Trained:
+def run_es(path: Path, on: str = "simulation", **settings: Any) -> TrainedRun:
     return train("es", run_dir=path, quiet=True, on=on, **{**SMALL, **settings})
 
 
@@ -53,9 +53,9 @@ def test_any_number_of_workers_finds_the_same_parameters(calm: dict[str, Any], s
     """Only who has nothing to do differs, and how long it takes."""
     assert calm["updates"] >= 3 and calm["env_steps"] >= 4000
     for workers, protocol in ((2, "broadcast"), (8, "seeds"), (32, "broadcast")):
-        told = run_es(stage.path / f"{workers}", actors=workers, protocol=protocol, repeat_after=0.0).summary
-        assert {name: told[name] for name in SAME} == {name: calm[name] for name in SAME}
-        assert told["wall_seconds"] < calm["wall_seconds"] and told["dropped"] == {}
+        result = run_es(stage.path / f"{workers}", actors=workers, protocol=protocol, repeat_after=0.0).summary
+        assert {name: result[name] for name in SAME} == {name: calm[name] for name in SAME}
+        assert result["wall_seconds"] < calm["wall_seconds"] and result["dropped"] == {}
 
 
 @pytest.mark.timeout(60)
@@ -63,10 +63,10 @@ def test_any_number_of_workers_finds_the_same_parameters(calm: dict[str, Any], s
 def test_processes_find_the_parameters_of_the_simulation(protocol: str, calm: dict[str, Any], stage: Any) -> None:
     # An evaluator may not be up that soon; and a worker that the machine keeps waiting would have its unit repeated.
     run = run_es(stage.run, on="local", protocol=protocol, eval_episodes=0, repeat_after=0.0)
-    told = run.summary
-    assert told["exit_reason"] == "total_steps" and told["restarts"] == 0
-    assert set(told["edges"]) == {"worker.coordinator.order"} and told["lag"]["mean"] is None
-    assert {name: told[name] for name in SAME[:-1]} == {name: calm[name] for name in SAME[:-1]}
+    result = run.summary
+    assert result["exit_reason"] == "total_steps" and result["restarts"] == 0
+    assert set(result["edges"]) == {"worker.coordinator.order"} and result["lag"]["mean"] is None
+    assert {name: result[name] for name in SAME[:-1]} == {name: calm[name] for name in SAME[:-1]}
     assert all(episode.reward > 5 for episode in play(run, 2).episodes)
 
 
@@ -86,11 +86,11 @@ def test_returns_travel_instead_of_parameters(stage: Any) -> None:
 
 @pytest.mark.timeout(60)
 def test_episodes_are_cut_at_a_multiple_of_the_mean(stage: Any) -> None:
-    told = run_es(stage.path / "capped", cap_factor=1.5, total_steps=2000, report_every=0.01)
-    rows = [json.loads(line) for line in (told.path / "metrics.jsonl").read_text().splitlines()]
+    result = run_es(stage.path / "capped", cap_factor=1.5, total_steps=2000, report_every=0.01)
+    rows = [json.loads(line) for line in (result.path / "metrics.jsonl").read_text().splitlines()]
     caps = [row["es/episode_cap"] for row in rows if "es/episode_cap" in row]
     assert caps and all(5 < cap < 500 for cap in caps)
-    saved = json.loads(next((told.path / "checkpoints").glob("update-*/coordinator-0.json")).read_text())
+    saved = json.loads(next((result.path / "checkpoints").glob("update-*/coordinator-0.json")).read_text())
     assert saved["cap"] == caps[-1]
 
 
@@ -131,16 +131,16 @@ def test_images_go_through_one_network_per_member(stage: Any, monkeypatch: pytes
 def test_faults_cost_time_and_nothing_else(
     fault: str, protocol: str, restarts: int, calm: dict[str, Any], stage: Any
 ) -> None:
-    told = run_es(stage.run, faults=(fault,), protocol=protocol, actors=3).summary
-    assert (told["exit_reason"], told["restarts"]) == ("total_steps", restarts)
+    result = run_es(stage.run, faults=(fault,), protocol=protocol, actors=3).summary
+    assert (result["exit_reason"], result["restarts"]) == ("total_steps", restarts)
     alike = set(SAME) - {"env_steps"}
-    assert {name: told[name] for name in alike} == {name: calm[name] for name in alike}
+    assert {name: result[name] for name in alike} == {name: calm[name] for name in alike}
     # What is played again, or for nothing, was taken.
-    assert (told["env_steps"] > calm["env_steps"]) == bool(told["dropped"] or "lose" in fault)
+    assert (result["env_steps"] > calm["env_steps"]) == bool(result["dropped"] or "lose" in fault)
     if fault.startswith("kill"):
-        assert told["dropped"]["units"] == 1
+        assert result["dropped"]["units"] == 1
     if fault.startswith("slow"):
-        assert told["dropped"]["late_results"] + told["dropped"].get("repeated_results", 0) > 0
+        assert result["dropped"]["late_results"] + result["dropped"].get("repeated_results", 0) > 0
 
 
 @pytest.mark.timeout(60)
@@ -163,8 +163,8 @@ def test_a_killed_worker_on_processes(stage: Any) -> None:
     os.kill(json.loads((stage.run / "topology.json").read_text())["pids"]["worker-1"], signal.SIGKILL)
     out, err = process.communicate(timeout=80)
     assert process.returncode == 0, out + err
-    told = Trained(stage.run).summary
-    assert (told["exit_reason"], told["restarts"], told["dropped"]["units"]) == ("total_steps", 1, 1)
+    result = TrainedRun(stage.run).summary
+    assert (result["exit_reason"], result["restarts"], result["dropped"]["units"]) == ("total_steps", 1, 1)
 
 
 @pytest.mark.timeout(60)
@@ -196,22 +196,22 @@ def scene_of(protocol: str, **settings: Any) -> tuple[YieldingContext, Any]:
     return ctx, build_coordinator(ctx, cfg)
 
 
-def result_of(generation: int, order: Order, digest: str | None = None) -> Result:
+def result_of(generation: int, order: UnitOrder, digest: str | None = None) -> UnitResult:
     rng = np.random.default_rng([generation, order.unit])
-    return Result(generation, order.unit, rng.normal(size=(2, 2)).astype(np.float32), np.full((2, 2), 10, np.int32),
+    return UnitResult(generation, order.unit, rng.normal(size=(2, 2)).astype(np.float32), np.full((2, 2), 10, np.int32),
                   40, Moments.of(np.ones((1, 4))), digest)  # fmt: skip
 
 
 def test_a_worker_whose_parameters_differ_is_put_right_and_its_result_dropped() -> None:
     async def scene() -> None:
         ctx, coordinator = scene_of("seeds")
-        order = await coordinator.order(Ask(0, 1, None), None)
+        order = await coordinator.order(UnitRequest(0, 1, None), None)
         assert isinstance(order.news, Snapshot) and set(order.news.slots) == {"mean", "square", "steps"}
-        again = await coordinator.order(Ask(0, 1, 0), result_of(0, order, "0" * 64))
+        again = await coordinator.order(UnitRequest(0, 1, 0), result_of(0, order, "0" * 64))
         assert isinstance(again.news, Snapshot)
         assert ctx.counters() == {"dropped/diverged_results": 1}
         # Its unit is played again: all four are still needed.
-        orders = [again] + [await coordinator.order(Ask(1, 1, None), None) for _ in range(3)]
+        orders = [again] + [await coordinator.order(UnitRequest(1, 1, None), None) for _ in range(3)]
         assert sorted(each.unit for each in orders) == [0, 1, 2, 3]
         await coordinator.close()
 
@@ -223,22 +223,22 @@ def test_who_is_a_few_generations_behind_gets_their_returns_and_who_is_too_far_t
         ctx, coordinator = scene_of("seeds", total_steps=10_000_000)
 
         async def generation(number: int) -> None:
-            order = await coordinator.order(Ask(1, 1, None), None)
+            order = await coordinator.order(UnitRequest(1, 1, None), None)
             for _ in range(3):
-                order = await coordinator.order(Ask(1, 1, number), result_of(number, order))
-            waiting = asyncio.create_task(coordinator.order(Ask(1, 1, number), result_of(number, order)))
+                order = await coordinator.order(UnitRequest(1, 1, number), result_of(number, order))
+            waiting = asyncio.create_task(coordinator.order(UnitRequest(1, 1, number), result_of(number, order)))
             order = await waiting
             coordinator._release([order.unit])
 
         for number in range(3):
             await generation(number)
-        order = await coordinator.order(Ask(0, 1, 1), None)
-        assert [told.number for told in order.news] == [1, 2]
-        assert sum(told.returns.nbytes for told in order.news) == 2 * 16 * 4
+        order = await coordinator.order(UnitRequest(0, 1, 1), None)
+        assert [result.number for result in order.news] == [1, 2]
+        assert sum(result.returns.nbytes for result in order.news) == 2 * 16 * 4
         coordinator._release([order.unit])
         for number in range(3, 70):
             await generation(number)
-        order = await coordinator.order(Ask(2, 1, 1), None)
+        order = await coordinator.order(UnitRequest(2, 1, 1), None)
         assert isinstance(order.news, Snapshot) and ctx.counters()["dropped/outdated_copies"] == 1
         await coordinator.close()
 
@@ -249,22 +249,22 @@ def test_a_unit_that_is_out_for_too_long_is_given_to_another_and_the_later_resul
     async def scene() -> None:
         ctx, coordinator = scene_of("broadcast", repeat_after=2.0)
         for generation in range(2):
-            orders = [await coordinator.order(Ask(worker, 1, None), None) for worker in range(4)]
+            orders = [await coordinator.order(UnitRequest(worker, 1, None), None) for worker in range(4)]
             ctx.time += 1.0
             if generation == 1:
                 break
-            waiting = [asyncio.create_task(coordinator.order(Ask(w, 1, 0), result_of(0, order)))
+            waiting = [asyncio.create_task(coordinator.order(UnitRequest(w, 1, 0), result_of(0, order)))
                        for w, order in enumerate(orders)]  # fmt: skip
             coordinator._release([(await each).unit for each in waiting])
-        idle = asyncio.create_task(coordinator.order(Ask(0, 1, 1), result_of(1, orders[0])))
+        idle = asyncio.create_task(coordinator.order(UnitRequest(0, 1, 1), result_of(1, orders[0])))
         await asyncio.sleep(0.01)
         assert not idle.done(), "the others are not late yet"
         ctx.time += 1.5
         coordinator._wake()
         repeated = await idle
         assert repeated.unit == orders[1].unit and ctx.counters()["es/repeated_units"] == 1
-        late = asyncio.create_task(coordinator.order(Ask(1, 1, 1), result_of(1, orders[1])))
-        again = asyncio.create_task(coordinator.order(Ask(0, 1, 1), result_of(1, repeated)))
+        late = asyncio.create_task(coordinator.order(UnitRequest(1, 1, 1), result_of(1, orders[1])))
+        again = asyncio.create_task(coordinator.order(UnitRequest(0, 1, 1), result_of(1, repeated)))
         await asyncio.sleep(0.01)
         assert ctx.counters()["dropped/repeated_results"] == 1
         for task in (late, again):
@@ -278,10 +278,10 @@ def test_a_unit_that_is_out_for_too_long_is_given_to_another_and_the_later_resul
 def test_what_a_dead_worker_had_is_free_when_its_next_life_asks() -> None:
     async def scene() -> None:
         _, coordinator = scene_of("broadcast")
-        first = await coordinator.order(Ask(0, 1, None), None)
-        others = [await coordinator.order(Ask(1, 1, None), None) for _ in range(3)]
+        first = await coordinator.order(UnitRequest(0, 1, None), None)
+        others = [await coordinator.order(UnitRequest(1, 1, None), None) for _ in range(3)]
         assert first.unit not in [order.unit for order in others]
-        again = await coordinator.order(Ask(0, 2, None), None)
+        again = await coordinator.order(UnitRequest(0, 2, None), None)
         assert again.unit == first.unit
         await coordinator.close()
 
@@ -296,7 +296,7 @@ def test_what_a_dead_worker_had_is_free_when_its_next_life_asks() -> None:
     [
         ({"pairs": 0}, "--pairs is 0"),
         ({"envs_per_actor": 5}, "--envs-per-actor is 5"),
-        ({"pairs": 12, "envs_per_actor": 16}, "of the 24 episodes of a generation"),
+        ({"pairs": 12, "envs_per_actor": 16}, "units split the 24 episodes of a generation"),
         ({"noise": 0.0}, "--noise is 0.0; give more than 0"),
         ({"cap_factor": 0.9}, "--cap-factor is 0.9"),
         ({"variant": "ars", "ars": {"top": 9}}, "--ars.top is 9"),
@@ -323,7 +323,7 @@ def test_it_carries_episodes_and_nothing_else() -> None:
 @pytest.mark.parametrize(("variant", "deviation"), [("es", "0.2"), ("ars", "0.7")])
 def test_exploration_is_the_noise_of_the_variant(variant: str, deviation: str) -> None:
     cfg = defaults("es", None, {"variant": variant, "noise": 0.2, "ars": {"noise": 0.7}})
-    assert cfg.exploration == f"noise is added to the parameters: deviation {deviation}"
+    assert cfg.exploration == f"noise on the parameters: standard deviation {deviation}"
 
 
 @pytest.mark.parametrize(

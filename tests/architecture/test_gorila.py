@@ -21,7 +21,7 @@ from thespis.core.config import QNetworkConfig
 from thespis.core.errors import ThespisError
 from thespis.training.launch import launch
 from thespis.training.registry import defaults
-from thespis.training.run import Trained
+from thespis.training.trained_run import TrainedRun
 
 HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {
@@ -32,18 +32,18 @@ SMALL: dict[str, Any] = {
 
 
 def test_bundles_stay_together_and_learners_of_one_replay_do_not() -> None:
-    homes = gorila.program(gorila.Config(actors=2, servers=ServersConfig(shards=2))).processes
-    assert [spec.role for spec in homes["bundle-1"]] == ["replay", "learner", "actor"]
-    assert {spec.colocate for spec in homes["bundle-1"]} == {"bundle 1"}
+    placed = gorila.program(gorila.Config(actors=2, servers=ServersConfig(shards=2))).processes
+    assert [spec.role for spec in placed["bundle-1"]] == ["replay", "learner", "actor"]
+    assert {spec.colocate for spec in placed["bundle-1"]} == {"bundle 1"}
     shared = gorila.program(gorila.Config(actors=2, learners=3, replay_mode="global"))
     assert [spec.role for spec in shared.roles] == ["server", "replay", *["learner"] * 3, *["actor"] * 2, "evaluator"]
 
 
-def check(run: Trained) -> None:
-    told = run.summary
-    assert told["exit_reason"] == "total_steps" and told["restarts"] == 0
-    assert told["env_steps"] >= 2000 and told["eval_episodes"] == 2
-    assert set(told["edges"]) == {"learner.server.join", "learner.server.push", "learner.replay.sample",
+def check(run: TrainedRun) -> None:
+    result = run.summary
+    assert result["exit_reason"] == "total_steps" and result["restarts"] == 0
+    assert result["env_steps"] >= 2000 and result["eval_episodes"] == 2
+    assert set(result["edges"]) == {"learner.server.join", "learner.server.push", "learner.replay.sample",
                                   "actor.replay.insert", "actor.server.pull", "evaluator.server.pull"}  # fmt: skip
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
@@ -138,12 +138,12 @@ def test_a_killed_bundle_on_processes(stage: Any) -> None:
     os.kill(json.loads((stage.run / "topology.json").read_text())["pids"]["bundle-1"], signal.SIGKILL)
     out, err = process.communicate(timeout=80)
     assert process.returncode == 0, out + err
-    told = Trained(stage.run).summary
-    assert (told["exit_reason"], told["restarts"]) == ("total_steps", 3)
+    result = TrainedRun(stage.run).summary
+    assert (result["exit_reason"], result["restarts"]) == ("total_steps", 3)
     assert all(saved["inserted"] > 1000 for saved in counts(stage.run, "replay"))
 
 
-def norm(run: Trained) -> float:
+def norm(run: TrainedRun) -> float:
     return float(np.sqrt(sum(float((value**2).sum()) for value in run.policy.network.state_dict().values())))
 
 
@@ -196,12 +196,12 @@ def test_a_parameter_server_s_workers_learn_by_dqn(on: str, settings: dict[str, 
                 **{**DQN, **WORKERS, **settings})  # fmt: skip
     check(run)
     pushed = sum(saved["updates"] for saved in counts(stage.run, "learner"))
-    told, cfg = run.summary, run.config
-    refused = told["dropped"].get("stale_gradients", 0)
-    assert abs(told["updates"] * cfg.quorum - pushed) <= 6 + refused
+    result, cfg = run.summary, run.config
+    refused = result["dropped"].get("stale_gradients", 0)
+    assert abs(result["updates"] * cfg.quorum - pushed) <= 6 + refused
     assert bool(refused) == (settings.get("max_staleness") == 0)
     if settings["mode"] == "sync":
-        assert told["lag"]["max"] == 0
+        assert result["lag"]["max"] == 0
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_parameter_server_s_workers_learn_by_dqn(on: str, settings: dict[str, 
         ({"learners": 0, "replay_mode": "global"}, "--learners is 0"),
         ({"max_delay": -1}, "--max-delay is -1"),
         ({"shards": 0}, "--shards is 0"),
-        ({"network": QNetworkConfig(normalize_observations=True)}, "one learner that sees all observations"),
+        ({"network": QNetworkConfig(normalize_observations=True)}, "needs a single learner"),
     ],
 )
 def test_settings_it_cannot_have(settings: dict[str, Any], what: str) -> None:

@@ -20,14 +20,14 @@ from thespis.core.errors import ThespisError
 from thespis.runs.checkpoints import Checkpoints, load_role, weights_sha256
 from thespis.training.launch import launch
 from thespis.training.registry import defaults
-from thespis.training.run import Trained
+from thespis.training.trained_run import TrainedRun
 
 NAMES = ["a2c", "a3c", "parameter-server"]
 SMALL: dict[str, Any] = {"actors": 3, "envs_per_actor": 2, "unroll_length": 5, "total_steps": 1500, "eval_episodes": 2,
                          "eval_every": 0.0, "quiet": True}  # fmt: skip
 
 
-def digest(run: Trained) -> str:
+def digest(run: TrainedRun) -> str:
     return weights_sha256({name: value.numpy() for name, value in run.policy.network.state_dict().items()})
 
 
@@ -49,14 +49,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def check(run: Trained) -> None:
-    told = run.summary
-    assert told["exit_reason"] == "total_steps"
-    assert told["env_steps"] >= 1500 and told["updates"] > 10
-    assert told["eval_episodes"] == 2 and told["eval_return_mean"] > 0
-    assert told["restarts"] == 0
-    assert set(told["edges"]) == {"worker.server.join", "worker.server.push", "evaluator.server.pull"}
-    assert told["lag"]["mean"] >= 0
+def check(run: TrainedRun) -> None:
+    result = run.summary
+    assert result["exit_reason"] == "total_steps"
+    assert result["env_steps"] >= 1500 and result["updates"] > 10
+    assert result["eval_episodes"] == 2 and result["eval_return_mean"] > 0
+    assert result["restarts"] == 0
+    assert set(result["edges"]) == {"worker.server.join", "worker.server.push", "evaluator.server.pull"}
+    assert result["lag"]["mean"] >= 0
     weights = run.policy.network.state_dict()
     assert all(torch.isfinite(value).all() for value in weights.values())
 
@@ -135,9 +135,9 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name: str, stage: Any) -> No
 def test_training_goes_on_after(name: str, faults: tuple[str, ...], stage: Any) -> None:
     run = train(name, on="simulation", run_dir=stage.run, shards=2, faults=faults,
                 **{**SMALL, "total_steps": 8000, "checkpoint_every": 0.1})  # fmt: skip
-    told = run.summary
-    assert told["exit_reason"] == "total_steps"
-    assert told["restarts"] == sum(fault.startswith("kill") for fault in faults)
+    result = run.summary
+    assert result["exit_reason"] == "total_steps"
+    assert result["restarts"] == sum(fault.startswith("kill") for fault in faults)
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
 
@@ -161,14 +161,14 @@ def test_a_slow_worker_is_stale_and_a_backup_takes_its_place(stage: Any) -> None
 def test_hogwild_says_so_and_counts_every_update(stage: Any) -> None:
     settings = {**SMALL, "total_steps": 6000, "checkpoint_every": 0.3}
     run = train("a3c", on="local", hogwild=True, run_dir=stage.run, **settings)
-    told = run.summary
-    assert told["exit_reason"] == "total_steps" and told["dropped"] == {}
-    assert set(told["edges"]) == {"worker.server.join", "evaluator.server.pull"}, "no gradient travels"
-    assert told["eval_episodes"] == 2 and told["lag"]["max"] >= 0
+    result = run.summary
+    assert result["exit_reason"] == "total_steps" and result["dropped"] == {}
+    assert set(result["edges"]) == {"worker.server.join", "evaluator.server.pull"}, "no gradient travels"
+    assert result["eval_episodes"] == 2 and result["lag"]["max"] >= 0
     assert "hogwild: workers change parameters" in (stage.run / "log.txt").read_text()
     arrays, _ = load_role(Checkpoints(stage.run / "checkpoints", keep=1).newest_valid().path, "server", 0)  # type: ignore
     # What was made after the last report of a worker that was halted is in the memory, but nobody reported it.
-    assert 0 <= arrays["updates"].sum() - told["updates"] <= 3
+    assert 0 <= arrays["updates"].sum() - result["updates"] <= 3
     assert np.isfinite(arrays["values"]).all()
     assert (arrays["optimizer/mean_square"] != 1).any(), "the statistics are shared too"
     # A worker that came up after all steps were taken has its turn when the run goes on.
@@ -214,8 +214,8 @@ def test_a_killed_shard_on_processes(stage: Any) -> None:
     os.kill(pids["server-1"], signal.SIGKILL)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
-    told = Trained(stage.run).summary
-    assert (told["exit_reason"], told["restarts"]) == ("total_steps", 1) and saved
+    result = TrainedRun(stage.run).summary
+    assert (result["exit_reason"], result["restarts"]) == ("total_steps", 1) and saved
 
 
 @pytest.mark.timeout(120)
@@ -235,8 +235,8 @@ def test_a_paused_worker(backups: int, stage: Any) -> None:
         until(lambda: process.poll() is not None or len(metrics.read_text().splitlines()) > rows)
         process.terminate()
     _, err = process.communicate(timeout=60)
-    told = Trained(stage.run).summary
-    assert told["exit_reason"] == ("interrupted" if backups else "stalled"), err
+    result = TrainedRun(stage.run).summary
+    assert result["exit_reason"] == ("interrupted" if backups else "stalled"), err
     assert backups or "server 0 waits for a gradient of worker 1" in err
 
 
@@ -254,7 +254,7 @@ def test_half_precision_halves_the_bytes_of_a_push(stage: Any) -> None:
     ("name", "settings", "complaint"),
     [
         ("a2c", {"backups": 3}, "use fewer backup workers"),
-        ("a3c", {"network": {"normalize_observations": True}}, "one learner that sees all observations"),
+        ("a3c", {"network": {"normalize_observations": True}}, "needs a single learner"),
         ("a3c", {"shards": 0}, "--shards is 0"),
     ],
 )

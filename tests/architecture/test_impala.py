@@ -16,9 +16,9 @@ from thespis.architectures.impala import Config, build_actor
 from thespis.core.config import NetworkConfig, Unrolls
 from thespis.core.context import Identity
 from thespis.core.user_code import resolve
-from thespis.envs.make import describe
-from thespis.networks.acting import load_weights
+from thespis.envs.make import describe_env
 from thespis.networks.inputs import as_tensor, tensor_inputs
+from thespis.networks.policy_runner import load_weights
 
 
 @pytest.mark.timeout(120)
@@ -26,16 +26,16 @@ from thespis.networks.inputs import as_tensor, tensor_inputs
 def test_a_few_updates(on: str, stage: Any) -> None:
     run = train("impala", on=on, actors=2, envs_per_actor=2, total_steps=2000, eval_episodes=2, eval_every=0.0,
                 run_dir=stage.run, quiet=True)  # fmt: skip
-    told = run.summary
-    assert told["exit_reason"] == "total_steps"
-    assert told["env_steps"] >= 2000 and told["updates"] > 10
-    assert told["eval_episodes"] == 2 and told["eval_return_mean"] > 0
-    assert (told["restarts"], told["dropped"]) == (0, {})
-    assert set(told["edges"]) == {
+    result = run.summary
+    assert result["exit_reason"] == "total_steps"
+    assert result["env_steps"] >= 2000 and result["updates"] > 10
+    assert result["eval_episodes"] == 2 and result["eval_return_mean"] > 0
+    assert (result["restarts"], result["dropped"]) == (0, {})
+    assert set(result["edges"]) == {
         "learner.queue.sample", "learner.weights.publish", "actor.queue.insert", "actor.weights.pull",
         "evaluator.weights.pull",
     }  # fmt: skip
-    assert 0.9 < told["samples_per_insert"] <= 1.0
+    assert 0.9 < result["samples_per_insert"] <= 1.0
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
 
@@ -58,7 +58,7 @@ def test_the_learner_reproduces_what_the_actor_did(env: str, lstm: int) -> None:
     """With the version that acted, on the stored unroll, the log-probabilities come out the same (50 unrolls)."""
     algorithm = VTrace(items=Unrolls(unroll_length=7), network=NetworkConfig(hidden=(16,), lstm=lstm))
     cfg = Config(env=env, envs_per_actor=3, actors=1, algorithm=algorithm)
-    made: Any = algorithm.build_network(describe(resolve(cfg.env)), seed=1)
+    made: Any = algorithm.build_network(describe_env(resolve(cfg.env)), seed=1)
     insert, pull = Insert(50), Pull(made)
 
     async def act() -> None:

@@ -15,7 +15,7 @@ from thespis import train
 from thespis.architectures.pbt import Config
 from thespis.cli.main import main
 from thespis.core.errors import ThespisError
-from thespis.population.history import Lineage, Row, read
+from thespis.population.history import History, HistoryRow, read_history
 from thespis.runs.checkpoints import Checkpoints, policy_weights, weights_sha256
 from thespis.training.launch import launch
 
@@ -39,26 +39,26 @@ def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thespis.population.plot.draw_ancestry", lambda path: "")
 
 
-def check(run: Any, restarts: int = 0) -> list[Row]:
+def check(run: Any, restarts: int = 0) -> list[HistoryRow]:
     """What is true of every run: all steps accounted for, all copies whole, the leader's policy on top."""
-    told, rows = run.summary, read(run.path)
-    assert told["exit_reason"] == "total_steps" and told["restarts"] == restarts
+    result, rows = run.summary, read_history(run.path)
+    assert result["exit_reason"] == "total_steps" and result["restarts"] == restarts
     last = {row.member: row for row in rows}
-    assert told["env_steps"] == sum(row.steps for row in last.values()) >= 6000
+    assert result["env_steps"] == sum(row.steps for row in last.values()) >= 6000
     assert all(3000 <= row.steps < 3400 for row in last.values()), "each member took its share"
-    assert told["updates"] == sum(member.updates for member in members(run.path).values())
+    assert result["updates"] == sum(member.updates for member in members(run.path).values())
     for member in members(run.path).values():
         assert Checkpoints(run.path / "members" / member.run / "checkpoints", 1).newest_valid().path is not None
     leader = max(members(run.path).values(), key=lambda member: member.score or 0.0)
     found = Checkpoints(run.path / "members" / leader.run / "checkpoints", 1).newest_valid().path
     assert found is not None
-    assert told["weights_sha256"] == weights_sha256(policy_weights(found) or {})
-    assert told["eval_episodes"] == 2 and run.policy.network is not None
+    assert result["weights_sha256"] == weights_sha256(policy_weights(found) or {})
+    assert result["eval_episodes"] == 2 and run.policy.network is not None
     return rows
 
 
 def members(path: Path) -> dict[int, Any]:
-    return Lineage(path).members
+    return History(path).members
 
 
 @pytest.mark.timeout(120)
@@ -70,7 +70,7 @@ def test_simulation_is_the_same_every_time(synchronous: bool, stage: Any) -> Non
     ]
     rows = check(runs[0])
     assert any(row.event == "copy" for row in rows)
-    assert rows == read(runs[1].path) and runs[0].summary["weights_sha256"] == runs[1].summary["weights_sha256"]
+    assert rows == read_history(runs[1].path) and runs[0].summary["weights_sha256"] == runs[1].summary["weights_sha256"]
     if synchronous:
         rounds = [row.steps // 1000 for row in rows if row.event == "ready"]
         assert rounds == sorted(rounds), "nobody goes on before the last is ready"
@@ -86,15 +86,15 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(stage: Any) -> None:
     # The same budget of 3,000 steps for each, but the run as a whole stops half way.
     cfg = Config(on="simulation", synchronous=True, run_dir=stage.run, **SMALL)
     launch("pbt", cfg, quiet=True, until=2500)
-    half = len(read(stage.run))
+    half = len(read_history(stage.run))
     run = launch("pbt", cfg, resume=stage.run, quiet=True)
     check(run)
-    rows = read(stage.run)
+    rows = read_history(stage.run)
     assert 3 < half < len(rows)
     for member in {row.member for row in rows}:
         lived, expected = (
             [(r.event, r.steps, r.score, r.after) for r in found if r.member == member]
-            for found in (rows, read(whole.path))
+            for found in (rows, read_history(whole.path))
         )
         assert lived == expected and len(lived) > 3
     assert run.summary["weights_sha256"] == whole.summary["weights_sha256"]
@@ -115,14 +115,14 @@ def test_a_killed_trainer_is_replaced_and_its_member_goes_on(stage: Any) -> None
     ended = {**SMALL, "total_steps": 24_000, "interval": 4_000}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in ended.items() if name != "settings"]
     process = stage.start("train", "pbt", "--run-dir", stage.run, *flags, "--settings", *SMALL["settings"])
-    until(lambda: len(read(stage.run)) > 3, 60)
+    until(lambda: len(read_history(stage.run)) > 3, 60)
     pids = json.loads((stage.run / "topology.json").read_text())["pids"]
     os.kill(pids["trainer-1"], signal.SIGKILL)
     process.communicate(timeout=90)
     assert process.returncode == 0
-    told = json.loads((stage.run / "summary.json").read_text())
-    assert told["restarts"] == 1 and told["dropped"]["partial_segments"] == 1
-    assert told["env_steps"] == sum(member.steps for member in members(stage.run).values()) >= 24_000
+    result = json.loads((stage.run / "summary.json").read_text())
+    assert result["restarts"] == 1 and result["dropped"]["partial_segments"] == 1
+    assert result["env_steps"] == sum(member.steps for member in members(stage.run).values()) >= 24_000
 
 
 @pytest.mark.timeout(120)
@@ -161,20 +161,20 @@ def diverge(observations: Any, actions: Any) -> Any:
 
 @pytest.mark.timeout(60)
 def test_a_member_that_always_fails_ends_the_run_with_its_error(stage: Any) -> None:
-    from thespis.training.run import RunFailed
+    from thespis.training.trained_run import RunFailed
 
     small = {**SMALL, "settings": (f"network.factory={__file__}::diverge",)}
     with pytest.raises(RunFailed, match="failed . times in a row: .*no such network"):
         train("pbt", on="simulation", run_dir=stage.run, quiet=True, **{**small, "eval_episodes": 0})
-    assert sum(row.event == "redraw" for row in read(stage.run)) > 0
+    assert sum(row.event == "redraw" for row in read_history(stage.run)) > 0
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "result"),
     [
         (
             "--tune optimizer.rate uniform 0 1",
-            "no setting 'optimizer.rate' to tune; there is unroll_length",
+            "no setting 'optimizer.rate' to tune; choose unroll_length",
         ),
         ("--member nobody", "unknown architecture 'nobody'"),
         ("--member pbt", "a member cannot be a population"),
@@ -186,16 +186,16 @@ def test_a_member_that_always_fails_ends_the_run_with_its_error(stage: Any) -> N
         ("--member dqn --env Pendulum-v1", "Discrete"),
     ],
 )
-def test_bad_input_is_one_line_before_anything_starts(flags: str, told: str, stage: Any, capfd: Any) -> None:
+def test_bad_input_is_one_line_before_anything_starts(flags: str, result: str, stage: Any, capfd: Any) -> None:
     assert main(["train", "pbt", "--run-dir", str(stage.run), *flags.split()]) == 2
     err = capfd.readouterr().err
-    assert err.count("\n") == 1 and told in err
+    assert err.count("\n") == 1 and result in err
     assert not stage.run.exists()
 
 
 def test_more_members_than_memory(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thespis.population.memory.available_memory", lambda: 2 << 30)
-    with pytest.raises(ThespisError, match="8 members at a time take about .* GB .* give --slots 6"):
+    with pytest.raises(ThespisError, match="8 members at a time need about .* GB .* give --slots 6"):
         train("pbt", population=8, slots=8, run_dir=stage.run)
     with pytest.raises(ThespisError, match="1 members at a time"):
         train("pbt", member="dqn", population=8, slots=1, run_dir=stage.run, settings=("replay.capacity=200000000",))
@@ -203,9 +203,9 @@ def test_more_members_than_memory(stage: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_tune_may_be_given_several_times() -> None:
-    from thespis.cli.train import settings
+    from thespis.cli.train import parse_settings
 
     flags = "--tune entropy_cost uniform 0 0.1 --population 3 --tune optimizer.learning_rate log-uniform 1e-4 1e-2"
-    cfg = settings("pbt", flags.split())
+    cfg = parse_settings("pbt", flags.split())
     assert isinstance(cfg, Config) and cfg.population == 3
     assert list(cfg.priors) == ["entropy_cost", "optimizer.learning_rate"]

@@ -20,13 +20,13 @@ SMALL: dict[str, Any] = {
 @pytest.mark.parametrize("on", ["simulation", "local"])
 def test_a_few_updates(on: str, stage: Any) -> None:
     run = train("ppo", on=on, run_dir=stage.run, **{**SMALL, "eval_episodes": 2, "eval_every": 0.0})
-    told = run.summary
-    assert told["exit_reason"] == "total_steps"
-    assert told["env_steps"] >= 2000 and told["updates"] >= 2000 // 64 - 1
-    assert told["lag"] == {"mean": 0.0, "max": 0.0}
-    assert told["eval_episodes"] == 2 and told["eval_return_mean"] > 0
-    assert (told["restarts"], told["dropped"]) == (0, {})
-    assert set(told["edges"]) == {
+    result = run.summary
+    assert result["exit_reason"] == "total_steps"
+    assert result["env_steps"] >= 2000 and result["updates"] >= 2000 // 64 - 1
+    assert result["lag"] == {"mean": 0.0, "max": 0.0}
+    assert result["eval_episodes"] == 2 and result["eval_return_mean"] > 0
+    assert (result["restarts"], result["dropped"]) == (0, {})
+    assert set(result["edges"]) == {
         "learner.queue.sample", "learner.weights.publish", "actor.queue.insert", "actor.weights.next",
         "evaluator.weights.pull",
     }  # fmt: skip
@@ -54,11 +54,13 @@ def test_one_seed_gives_one_result(stage: Any) -> None:
     ids=["slow", "backup", "actors", "learner", "two at once", "lost replies"],
 )
 def test_every_step_is_of_the_version_just_published(faults: tuple[str, ...], settings: Any, stage: Any) -> None:
-    """And nobody waits for ever, whoever died."""
-    told = train("ppo", on="simulation", run_dir=stage.run, faults=faults, **{**SMALL, "actors": 3, **settings}).summary
-    assert told["exit_reason"] == "total_steps"
-    assert told["lag"] == {"mean": 0.0, "max": 0.0}
-    assert (told["restarts"] > 0) == any(fault.startswith("kill") for fault in faults)
+    """And nobody waits forever, whoever died."""
+    result = train(
+        "ppo", on="simulation", run_dir=stage.run, faults=faults, **{**SMALL, "actors": 3, **settings}
+    ).summary
+    assert result["exit_reason"] == "total_steps"
+    assert result["lag"] == {"mean": 0.0, "max": 0.0}
+    assert (result["restarts"] > 0) == any(fault.startswith("kill") for fault in faults)
 
 
 @pytest.mark.timeout(60)

@@ -18,10 +18,10 @@ from thespis import train
 from thespis.cli.main import main
 from thespis.core.config import ReplayConfig, RewardConfig
 from thespis.core.errors import ThespisError
-from thespis.networks.configs import ScoredNetworkConfig
-from thespis.training.launch import check, launch
+from thespis.networks.configs import QFunctionConfig
+from thespis.training.launch import check_settings, launch
 from thespis.training.registry import defaults
-from thespis.training.run import Trained
+from thespis.training.trained_run import TrainedRun
 
 SMALL: dict[str, Any] = {
     "env": "Pendulum-v1", "actors": 2, "envs_per_actor": 2, "unroll_length": 5, "updaters": 2, "trainers": 2,
@@ -56,19 +56,19 @@ def swing() -> Any:
 
 def saved(run: Path, role: str) -> dict[str, Any]:
     checkpoint = newest(run)
-    told: dict[str, Any] = json.loads((checkpoint / f"{role}.json").read_text())
-    return told | {"arrays": load_file(checkpoint / f"{role}.safetensors")}
+    result: dict[str, Any] = json.loads((checkpoint / f"{role}.json").read_text())
+    return result | {"arrays": load_file(checkpoint / f"{role}.safetensors")}
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("on", ["simulation", "local"])
 def test_a_few_updates(on: str, stage: Any) -> None:
     run = train("qtopt", on=on, run_dir=stage.run, quiet=True, **SMALL)
-    told = run.summary
-    assert told["exit_reason"] == "total_steps" and told["updates"] > 100
-    assert told["eval_episodes"] == 2 and -2000 < told["eval_return_mean"] < 0
-    assert (told["restarts"], told["dropped"]) == (0, {})
-    assert 2.0 < told["samples_per_insert"] < 4.5, "of the replay; what waits for trainers is counted apart"
+    result = run.summary
+    assert result["exit_reason"] == "total_steps" and result["updates"] > 100
+    assert result["eval_episodes"] == 2 and -2000 < result["eval_return_mean"] < 0
+    assert (result["restarts"], result["dropped"]) == (0, {})
+    assert 2.0 < result["samples_per_insert"] < 4.5, "of the replay; what waits for trainers is counted apart"
     trained = sum(saved(stage.run, f"trainer-{index}")["updates"] for index in range(2))
     server = saved(stage.run, "server-0")
     assert abs(server["updates"] - trained) <= 2
@@ -90,13 +90,13 @@ def test_a_simulated_run_repeats_to_the_bit(stage: Any) -> None:
 def test_training_goes_on_after_a_death(victim: str, stage: Any) -> None:
     # Long enough for whoever was killed to be back before the end.
     settings = {**SMALL, "total_steps": 2500, "eval_episodes": 0, "checkpoint_every": 0.1}
-    told = train("qtopt", on="simulation", run_dir=stage.run, quiet=True, faults=(f"kill {victim} at 0.15",),
+    result = train("qtopt", on="simulation", run_dir=stage.run, quiet=True, faults=(f"kill {victim} at 0.15",),
                  **settings).summary  # fmt: skip
-    assert (told["exit_reason"], told["restarts"]) == ("total_steps", 1)
+    assert (result["exit_reason"], result["restarts"]) == ("total_steps", 1)
     lost = {"updater": "unlabelled_batches", "trainer": "sampled_batches"}
     role = victim.split()[0]
-    assert role not in lost or told["dropped"][lost[role]] == 1
-    assert told["updates"] > 500
+    assert role not in lost or result["dropped"][lost[role]] == 1
+    assert result["updates"] > 500
 
 
 @pytest.mark.timeout(120)
@@ -109,17 +109,17 @@ def test_a_killed_updater_on_processes(stage: Any) -> None:
     os.kill(json.loads((stage.run / "topology.json").read_text())["pids"]["updater-1"], signal.SIGKILL)
     out, err = process.communicate(timeout=100)
     assert process.returncode == 0, out + err
-    told = Trained(stage.run).summary
-    assert (told["exit_reason"], told["restarts"]) == ("total_steps", 1)
-    assert told["dropped"]["unlabelled_batches"] == 1
+    result = TrainedRun(stage.run).summary
+    assert (result["exit_reason"], result["restarts"]) == ("total_steps", 1)
+    assert result["dropped"]["unlabelled_batches"] == 1
 
 
 @pytest.mark.timeout(60)
 def test_a_run_is_resumed_and_its_policy_played(stage: Any, capsys: Any) -> None:
     settings = {**SMALL, "on": "simulation", "eval_episodes": 0}
-    told = train("qtopt", run_dir=stage.run, quiet=True, **settings).summary
+    result = train("qtopt", run_dir=stage.run, quiet=True, **settings).summary
     run = launch("qtopt", defaults("qtopt", None, {**settings, "total_steps": 1500}), resume=stage.run, quiet=True)
-    assert saved(stage.run, "server-0")["updates"] > told["updates"]
+    assert saved(stage.run, "server-0")["updates"] > result["updates"]
     assert main(["eval", str(stage.run), "--episodes", "1"]) == 0
     assert "mean return -" in capsys.readouterr().out
     obs = np.array([1.0, 0.0, 0.5], np.float32)
@@ -129,13 +129,13 @@ def test_a_run_is_resumed_and_its_policy_played(stage: Any, capsys: Any) -> None
 @pytest.mark.timeout(60)
 def test_offline_data_comes_first_and_then_both(stage: Any) -> None:
     phases = {"demos": swing, "demo_episodes": 3, "offline_updates": 150, "shards": 1, "eval_episodes": 0}
-    told = train("qtopt", on="simulation", run_dir=stage.run, quiet=True,
+    result = train("qtopt", on="simulation", run_dir=stage.run, quiet=True,
                  **{**SMALL, **phases, "report_every": 0.02, "total_steps": 600}).summary  # fmt: skip
     rows = [json.loads(line) for line in (stage.run / "metrics.jsonl").read_text().splitlines()]
     before = [row for row in rows if not row["step"] and "replay/demo_share" in row]
     assert before and all(row["replay/demo_share"] == 1.0 for row in before)
     assert any(0.2 < row.get("replay/demo_share", 1.0) < 0.8 for row in rows)
-    assert told["updates"] > 200 and saved(stage.run, "demonstrations-0")["written"] >= 3 * 200
+    assert result["updates"] > 200 and saved(stage.run, "demonstrations-0")["written"] >= 3 * 200
 
 
 @pytest.mark.timeout(120)
@@ -151,7 +151,7 @@ def test_numbers_and_choices_are_learned_together_by_cross_entropy(stage: Any) -
 
 @pytest.mark.timeout(60)
 def test_rewards_that_are_no_success_are_refused_with_cross_entropy(stage: Any) -> None:
-    from thespis.training.run import RunFailed
+    from thespis.training.trained_run import RunFailed
 
     with pytest.raises((ThespisError, RunFailed), match="use --loss squared"):
         train("qtopt", on="simulation", run_dir=stage.run, quiet=True, **{**SMALL, "loss": "cross-entropy"})
@@ -166,18 +166,18 @@ def test_rewards_that_are_no_success_are_refused_with_cross_entropy(stage: Any) 
         ({"decay": 1.0}, "--decay is 1.0; give at least 0 and less than 1"),
         ({"online_share": 0.0}, "--online-share is 0"),
         ({"offline_updates": 10}, "give --demos"),
-        ({"reward": RewardConfig(normalize=True)}, "rewards stay as they were stored"),
-        ({"replay": ReplayConfig(priority_exponent=0.6)}, "drawn evenly"),
-        ({"network": ScoredNetworkConfig(lstm=8)}, "--network.lstm 0"),
-        ({"network": ScoredNetworkConfig(hidden=(8,))}, "two layers or more"),
+        ({"reward": RewardConfig(normalize=True)}, "qtopt stores shaped rewards"),
+        ({"replay": ReplayConfig(priority_exponent=0.6)}, "samples uniformly"),
+        ({"network": QFunctionConfig(lstm=8)}, "--network.lstm 0"),
+        ({"network": QFunctionConfig(hidden=(8,))}, "at least two layers"),
     ],
 )
 def test_settings_it_cannot_have(settings: dict[str, Any], what: str) -> None:
     with pytest.raises(ThespisError, match=what):
-        check("qtopt", defaults("qtopt", None, {**settings, "on": "simulation"}))
+        check_settings("qtopt", defaults("qtopt", None, {**settings, "on": "simulation"}))
 
 
 def test_actions_of_several_parts_are_refused_elsewhere(stage: Any) -> None:
-    with pytest.raises(ThespisError, match="by qtopt alone"):
+    with pytest.raises(ThespisError, match="only qtopt learns"):
         train("impala", env=Gripper, run_dir=stage.run, quiet=True)
     assert not stage.run.exists()

@@ -37,15 +37,15 @@ SMALL: dict[str, Any] = {
 )
 def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
     run = train("r2d2", on=on, run_dir=stage.run, quiet=True, **{**SMALL, **extra})
-    told = run.summary
-    assert told["exit_reason"] == "total_steps" and told["env_steps"] >= 1500
+    result = run.summary
+    assert result["exit_reason"] == "total_steps" and result["env_steps"] >= 1500
     saved = json.loads((newest(stage.run) / "replay-0.json").read_text())
     # The ratio is of sequences; of which there is about one for every unroll of every environment.
     most = 2 * (5 + 13 // 5 + 2)
     assert abs(4.0 * (saved["inserted"] - 20) - saved["sampled"]) <= 2 * max(4.0 * most, 16)
-    assert saved["sampled"] // 8 - 4 <= told["updates"] <= saved["sampled"] // 8
+    assert saved["sampled"] // 8 - 4 <= result["updates"] <= saved["sampled"] // 8
     assert saved["written"] > 1000, "the ring was overwritten"
-    assert set(told["dropped"]) <= {"stale_priorities"}
+    assert set(result["dropped"]) <= {"stale_priorities"}
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
 
@@ -85,7 +85,7 @@ def test_a_resumed_run_has_its_sequences_again(stage: Any) -> None:
     ("flags", "what"),
     [
         ("--env Pendulum-v1", "need Discrete actions"),
-        ("--burn-in 11", "some steps would never be learned from; give it at least 21"),
+        ("--burn-in 11", "some steps would never be trained; give it at least 21"),
         ("--burn-in -1", "--burn-in is -1; give at least 0"),
         ("--replay.capacity 500", "a replay of 500 steps cannot hold"),
         ("--replay.bytes 100000", "cannot hold the sequences"),

@@ -41,19 +41,19 @@ def saved(run: Path, role: str) -> tuple[dict[str, Any], dict[str, Any]]:
 )
 def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
     run = train("r2d3", on=on, run_dir=stage.run, quiet=True, **{**SMALL, **extra})
-    told = run.summary
-    assert told["exit_reason"] == "total_steps" and 800 <= told["env_steps"] < 1500
+    result = run.summary
+    assert result["exit_reason"] == "total_steps" and 800 <= result["env_steps"] < 1500
     (_, agent), (weights, demos) = saved(stage.run, "replay"), saved(stage.run, "demonstrations")
     # What both replays gave is what was learned from, but for what was asked for ahead.
-    assert 0 <= agent["sampled"] + demos["sampled"] - 8 * told["updates"] <= 8 * 5
+    assert 0 <= agent["sampled"] + demos["sampled"] - 8 * result["updates"] <= 8 * 5
     share = demos["sampled"] / (agent["sampled"] + demos["sampled"])
-    assert share == pytest.approx(0.25, abs=5 * np.sqrt(0.25 * 0.75 / (8 * told["updates"])))
-    assert told["samples_per_insert"] == pytest.approx(agent["sampled"] / agent["inserted"], rel=0.2)
+    assert share == pytest.approx(0.25, abs=5 * np.sqrt(0.25 * 0.75 / (8 * result["updates"])))
+    assert result["samples_per_insert"] == pytest.approx(agent["sampled"] / agent["inserted"], rel=0.2)
     assert demos["written"] == 5 * 11, "five episodes of ten steps, and nothing of the agent's"
     if not extra.get("replay"):
         assert (weights["sampler/weights"] != 1.0).all(), "they begin with 1, and priorities came back"
-        assert {"learner.demonstrations.sample", "learner.demonstrations.prioritise"} <= set(told["edges"])
-    assert set(told["dropped"]) <= {"stale_priorities"}
+        assert {"learner.demonstrations.sample", "learner.demonstrations.prioritise"} <= set(result["edges"])
+    assert set(result["dropped"]) <= {"stale_priorities"}
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())
 
 
@@ -87,8 +87,8 @@ def test_a_run_learns_from_what_another_recorded_and_is_resumed(stage: Any, capf
     ("flags", "what"),
     [
         ("--env CartPole-v1", "r2d3 learns from demonstrations: give --demos"),
-        ("--demos nowhere", "there are no demonstrations in nowhere"),
-        ("--env CartPole-v1 --demos thespis.envs.toys::open_lock", "open_lock did "),
+        ("--demos nowhere", "nowhere holds no demonstrations"),
+        ("--env CartPole-v1 --demos thespis.envs.toys::open_lock", "open_lock returned 2"),
         ("--demo-ratio 1", "give at least 0 and less than 1"),
         ("--demo-episodes 0", "--demo-episodes is 0; give at least 1"),
         ("--env Pendulum-v1 --demos nowhere", "need Discrete actions"),
@@ -106,7 +106,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(flags: str, what: st
     ("flags", "what"),
     [
         ("--episodes 0 --out new", "--episodes is 0; give at least 1"),
-        ("--out .", "--out . is there already"),
+        ("--out .", "--out . already exists"),
         ("--episodes 2", "the following arguments are required: --out"),
         ("--out new", "holds no run"),
     ],

@@ -28,9 +28,9 @@ SEQUENCES = {"env": "thespis/Recall-v0", "sequence_length": 10, "burn_in": 3}
 def test_a_few_updates_from_two_shards(name: str, on: str, extra: dict[str, Any], stage: Any) -> None:
     """Three actors: one shard has two of them, and both are drawn from alike."""
     settings = {**SMALL, **extra}
-    told = train(name, on=on, run_dir=stage.run, quiet=True, **settings).summary
-    assert told["exit_reason"] == "total_steps" and told["updates"] > 20
-    assert set(told["dropped"]) <= {"stale_priorities"}
+    result = train(name, on=on, run_dir=stage.run, quiet=True, **settings).summary
+    assert result["exit_reason"] == "total_steps" and result["updates"] > 20
+    assert set(result["dropped"]) <= {"stale_priorities"}
     cfg: Any = defaults(name, settings.get("env"), settings)
     counts = [json.loads((newest(stage.run) / f"replay-{shard}.json").read_text()) for shard in range(2)]
     for count in counts:
@@ -45,8 +45,8 @@ def test_a_few_updates_from_two_shards(name: str, on: str, extra: dict[str, Any]
 @pytest.mark.timeout(60)
 def test_items_can_be_limited_to_one_draw(stage: Any) -> None:
     replay = {**SMALL["replay"], "shards": 1, "sampler": "fifo", "max_times_sampled": 1, "samples_per_insert": 1.0}
-    told = train("dqn", on="simulation", run_dir=stage.run, quiet=True, **{**SMALL, "replay": replay}).summary
-    assert told["exit_reason"] == "total_steps" and told["dropped"] == {}
+    result = train("dqn", on="simulation", run_dir=stage.run, quiet=True, **{**SMALL, "replay": replay}).summary
+    assert result["exit_reason"] == "total_steps" and result["dropped"] == {}
     count = json.loads((newest(stage.run) / "replay-0.json").read_text())
     assert count["inserted"] - 300 <= count["sampled"] <= count["inserted"]
 

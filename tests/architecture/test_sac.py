@@ -51,8 +51,8 @@ def test_every_architecture_of_transitions_carries_it(name: str, stage: Any) -> 
 
 @pytest.mark.timeout(120)
 def test_on_processes_with_the_metrics_that_are_documented(stage: Any) -> None:
-    told = train("sac", on="local", run_dir=stage.run, quiet=True, report_every=0.1, **SMALL).summary
-    assert (told["exit_reason"], told["restarts"], told["env"]) == ("total_steps", 0, "Pendulum-v1")
+    result = train("sac", on="local", run_dir=stage.run, quiet=True, report_every=0.1, **SMALL).summary
+    assert (result["exit_reason"], result["restarts"], result["env"]) == ("total_steps", 0, "Pendulum-v1")
     rows = [json.loads(line) for line in (stage.run / "metrics.jsonl").read_text().splitlines()]
     found = {name for row in rows for name in row}
     shown = "loss critic_loss actor_loss ent_coef_loss ent_coef entropy td_error q_mean target_mean"
@@ -111,11 +111,11 @@ def without_critics(observations: Any, actions: Any) -> DPGNetwork:
     ("flags", "what"),
     [
         ("--env CartPole-v1", "need a Box of continuous actions"),
-        ("--env test_sac::Unbounded", "some of Box(-inf, inf, (1,), float32) have none"),
+        ("--env test_sac::Unbounded", "some dimensions of Box(-inf, inf, (1,), float32) have none"),
         ("--network.lstm 8", "--network.lstm must stay 0"),
-        ("--network.critic-hidden 64", "does not see the action"),
-        ("--replay.actor-priorities", "leave --replay.actor-priorities False"),
-        ("--reward.normalize", "--reward.normalize cannot be"),
+        ("--network.critic-hidden 64", "at least two layers"),
+        ("--replay.actor-priorities", "leave --replay.actor-priorities off"),
+        ("--reward.normalize", "--reward.normalize does not work"),
         ("--temperature 0", "--temperature is 0"),
         ("--network.factory test_sac::without_critics", "without critics"),
     ],

@@ -27,9 +27,9 @@ from thespis.core.config_io import to_dict
 from thespis.core.context import Identity
 from thespis.core.errors import ThespisError
 from thespis.core.user_code import resolve
-from thespis.envs.make import describe
-from thespis.networks.acting import load_weights
+from thespis.envs.make import describe_env
 from thespis.networks.inputs import as_tensor, tensor_inputs
+from thespis.networks.policy_runner import load_weights
 from thespis.training.registry import defaults
 
 R2D2: dict[str, Any] = {
@@ -57,17 +57,17 @@ PPO: dict[str, Any] = {"algorithm": "ppo", "unroll_length": 16, "double_buffer":
 def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
     run = train("seed", on=on, actors=2, envs_per_actor=2, eval_episodes=0, run_dir=stage.run, quiet=True,
                 **{"total_steps": 1500, **extra})  # fmt: skip
-    told = run.summary
-    assert told["exit_reason"] == "total_steps"
-    assert told["env_steps"] >= 700 and told["updates"] > 10
-    assert (told["restarts"], set(told["dropped"]) <= {"stale_priorities"}) == (0, True)
-    travelled = {name for name, edge in told["edges"].items() if edge["bytes"]} - {"actor.inference.invite"}
+    result = run.summary
+    assert result["exit_reason"] == "total_steps"
+    assert result["env_steps"] >= 700 and result["updates"] > 10
+    assert (result["restarts"], set(result["dropped"]) <= {"stale_priorities"}) == (0, True)
+    travelled = {name for name, edge in result["edges"].items() if edge["bytes"]} - {"actor.inference.open_session"}
     assert travelled == {"actor.inference.act"}, "weights and unrolls stay where they are"
     if on == "local":
-        took = told["processes"]
+        took = result["processes"]
         assert took["actor"]["rss_mb"] < took["learner"]["rss_mb"], "a process without torch is not as big as one with"
     if extra is PPO:
-        assert told["lag"]["max"] == 0, "a round is of one version"
+        assert result["lag"]["max"] == 0, "a round is of one version"
     if extra is R2D2:
         saved = json.loads((next(stage.run.glob("checkpoints/update-*")) / "replay-0.json").read_text())
         assert abs(4.0 * (saved["inserted"] - 20) - saved["sampled"]) <= 2 * 4.0 * 2 * (5 + 13 // 5 + 2)
@@ -111,7 +111,7 @@ def test_the_learner_reproduces_what_was_acted(lstm: int, double: bool, on: Any)
         env="thespis/Memory-v0", envs_per_actor=4, actors=1, on=on, algorithm=algorithm,
         inference=InferenceConfig(double_buffer=double),
     )  # fmt: skip
-    made: Any = algorithm.build_network(describe(resolve(cfg.env)), seed=1)
+    made: Any = algorithm.build_network(describe_env(resolve(cfg.env)), seed=1)
     insert, pull = Insert(20), Pull(made)
 
     async def act() -> None:
@@ -125,7 +125,7 @@ def test_the_learner_reproduces_what_was_acted(lstm: int, double: bool, on: Any)
             async def __call__(self, *words: Any) -> Any:
                 return await getattr(server, self._method)(*words)
 
-            def beside(self, method: str) -> Edge:
+            def sibling(self, method: str) -> Edge:
                 return Edge(method)
 
         actor = build_remote_actor(YieldingContext(Identity("actor", 0, run_seed=5)), cfg, cfg.inference, Edge("act"))
@@ -189,12 +189,12 @@ def test_a_killed_actor_leaves_no_unroll_of_two_lives(stage: Stage) -> None:
 def test_a_few_updates_over_streams(on: str, stage: Any) -> None:
     run = train("seed", on=on, transport="grpc", actors=2, envs_per_actor=2, double_buffer=True, total_steps=1500,
                 eval_episodes=0, run_dir=stage.run, quiet=True)  # fmt: skip
-    told = run.summary
-    assert told["exit_reason"] == "total_steps" and told["updates"] > 10
-    assert (told["restarts"], told["dropped"]) == (0, {})
-    travelled = {name: edge["calls"] for name, edge in told["edges"].items() if edge["bytes"]}
-    assert travelled.keys() == {"actor.inference.invite", "actor.inference.act"}
-    assert travelled["actor.inference.invite"] == 2, "one stream for each actor, for the whole run"
+    result = run.summary
+    assert result["exit_reason"] == "total_steps" and result["updates"] > 10
+    assert (result["restarts"], result["dropped"]) == (0, {})
+    travelled = {name: edge["calls"] for name, edge in result["edges"].items() if edge["bytes"]}
+    assert travelled.keys() == {"actor.inference.open_session", "actor.inference.act"}
+    assert travelled["actor.inference.open_session"] == 2, "one stream for each actor, for the whole run"
 
 
 @pytest.mark.timeout(120)
@@ -240,15 +240,15 @@ def test_the_simulation_survives_a_death(who: str, stage: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"inference_batch": 9, "actors": 2, "envs_per_actor": 4}, "never full with 2 actors of 4 environments"),
-        ({"double_buffer": True, "envs_per_actor": 3}, "--double-buffer halves --envs-per-actor, which is 3"),
+        ({"inference_batch": 9, "actors": 2, "envs_per_actor": 4}, "can never fill with 2 actors of 4 environments"),
+        ({"double_buffer": True, "envs_per_actor": 3}, "--double-buffer needs an even --envs-per-actor, and it is 3"),
         ({"algorithm": "ppo", "actors": 2, "backups": 1}, "unknown setting 'backups'"),
         ({"inference_wait": -1.0}, "--inference-wait is -1.0; give at least 0"),
         ({"algorithm": "sarsa"}, "--algorithm is 'sarsa'; choose vtrace, a2c, appo, ppo, r2d2, trpo"),
         ({"algorithm": "r2d2", "entropy_cost": 0.1}, "unknown setting 'entropy_cost'"),
-        ({"transport": "grpc", "on": "simulation"}, "--transport grpc opens real sockets, the simulation has none"),
-        ({"transport": "grpc", "tls_cert": "a.pem"}, "--tls-\\* are for --transport grpc --on ray"),
-        ({"on": "ray", "tls_name": "here"}, "--tls-\\* are for --transport grpc --on ray"),
+        ({"transport": "grpc", "on": "simulation"}, "--transport grpc needs real sockets"),
+        ({"transport": "grpc", "tls_cert": "a.pem"}, "--tls-\\* need --transport grpc and --on ray"),
+        ({"on": "ray", "tls_name": "here"}, "--tls-\\* need --transport grpc and --on ray"),
         (
             {"transport": "grpc", "on": "ray", "tls_cert": "a.pem", "tls_key": "b.pem"},
             "give --tls-cert, --tls-key and --tls-ca together",

@@ -14,12 +14,12 @@ import torch
 from fakes import Pull, YieldingContext, run_until
 
 from thespis.core.context import Identity
-from thespis.core.types import Sequences, Stream, Unroll
+from thespis.core.types import SequenceBatch, Stream, Unroll
 from thespis.core.user_code import resolve
-from thespis.envs.make import describe
-from thespis.networks.acting import load_weights
+from thespis.envs.make import describe_env
 from thespis.networks.inputs import TensorInputs, as_tensor
-from thespis.roles import ReplayTable
+from thespis.networks.policy_runner import load_weights
+from thespis.roles import Replay
 from thespis.training.registry import architecture, defaults
 
 SMALL: dict[str, Any] = {
@@ -34,7 +34,7 @@ class Insert:
 
     name = "actor.replay.insert"
 
-    def __init__(self, replay: ReplayTable, wanted: int) -> None:
+    def __init__(self, replay: Replay, wanted: int) -> None:
         self._replay, self._wanted = replay, wanted
         self.enough = asyncio.Event()
 
@@ -46,7 +46,7 @@ class Insert:
         return inserted
 
 
-async def act(program: Any, pull: Pull, wanted: int) -> ReplayTable:
+async def act(program: Any, pull: Pull, wanted: int) -> Replay:
     """The program's own actor and replay, until the replay holds `wanted` sequences."""
     specs = {spec.role: spec for spec in program.roles}
     replay = specs["replay"].builder(
@@ -59,7 +59,7 @@ async def act(program: Any, pull: Pull, wanted: int) -> ReplayTable:
     return replay  # type: ignore[no-any-return]
 
 
-def replayed(made: Any, given: dict[int, Any], batch: Sequences, i: int) -> Any:
+def replayed(made: Any, given: dict[int, Any], batch: SequenceBatch, i: int) -> Any:
     """Q of every step of one sequence, each by the version that acted there: `[L + T, actions]`."""
     inputs: Any = batch.inputs
     state = tuple(as_tensor(part[i : i + 1]) for part in batch.state)
@@ -84,7 +84,7 @@ def test_the_learner_computes_the_values_that_were_stored(name: str, env: str) -
     """The first 50 sequences; weights change wildly between unrolls, and sequences reach over several."""
     cfg: Any = defaults(name, env, SMALL)
     program = architecture(name).program(cfg)
-    made: Any = cfg.algorithm.build_network(describe(resolve(cfg.env)), seed=1)
+    made: Any = cfg.algorithm.build_network(describe_env(resolve(cfg.env)), seed=1)
     pull = Pull(made)
     replay = asyncio.run(act(program, pull, 80))
     steps, window = replay._steps, replay._window

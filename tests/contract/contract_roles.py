@@ -15,7 +15,7 @@ from thespis.core.budget import Budget
 from thespis.core.config import OptimizerConfig
 from thespis.core.service import Method, RoleDescription
 from thespis.core.system.commit import stage
-from thespis.core.types import Stamp, Version, Versioned
+from thespis.core.types import GradientMeta, Version, VersionedWeights
 
 _MORE = 4
 """Items after the one that is marked last, so that it never waits for a batch to be full."""
@@ -89,7 +89,7 @@ class Consumer:
             self._ctx.count("updates")
 
 
-class Forgetful(roles.Replay):
+class Forgetful(roles.Queue):
     """A queue whose process ends at one of its inserts, before storing it."""
 
     crash_at = (0, "")
@@ -98,8 +98,7 @@ class Forgetful(roles.Replay):
 
     @classmethod
     def fragile(cls, ctx: Any, *, capacity: int, crash_at: tuple[int, str], once: Path) -> Forgetful:
-        made = cls.queue(ctx, capacity=capacity)
-        assert isinstance(made, Forgetful)
+        made = cls(ctx, capacity=capacity)
         made.crash_at, made.once = crash_at, once
         return made
 
@@ -125,7 +124,7 @@ class Publisher:
             if self._crash_at is not None and update == self._crash_at[0]:
                 crash(self._crash_at[1], self._once)
             weights = {"w": np.full(LARGE, float(update)), "epoch": np.array([epoch])}
-            await self._publish(Versioned(Version(epoch, update), weights))
+            await self._publish(VersionedWeights(Version(epoch, update), weights))
             self._ctx.count("updates")
             await self._ctx.sleep(0.005)
 
@@ -162,7 +161,7 @@ class FragileStore(roles.WeightStore):
         made.crash_at, made.once = crash_at, once
         return made
 
-    async def pull(self, newer_than: Version | None) -> Versioned | None:
+    async def pull(self, newer_than: Version | None) -> VersionedWeights | None:
         if newer_than is not None and newer_than.update == self.crash_at[0]:
             crash(self.crash_at[1], self.once)
         return await super().pull(newer_than)
@@ -192,7 +191,7 @@ class Mute:
         await self._ctx.sleep(3600.0)
 
 
-class Asker:
+class Responder:
     def __init__(self, ctx: Any, ask: Any) -> None:
         self._ask = ask
 
@@ -213,7 +212,7 @@ class Pusher:
         gradient = np.zeros(self._workers, np.float32)
         gradient[me.index] = 1.0
         for number in range(1, self._pushes + 1):
-            stamp = Stamp(me.index, me.incarnation, number, held.version, steps=1, weight=1.0, clock=number)
+            stamp = GradientMeta(me.index, me.incarnation, number, held.version, steps=1, weight=1.0, clock=number)
             held = await self._push(gradient, stamp)
             note(self._journal, [number, held.version.epoch, -int(held.values[me.index])])
             await self._ctx.sleep(0.01)
@@ -234,7 +233,7 @@ class FragileServer(roles.ParameterServer):
         made.crash_at, made.once = crash_at, once
         return made
 
-    async def push(self, wire: Any, stamp: Stamp) -> Any:
+    async def push(self, wire: Any, stamp: GradientMeta) -> Any:
         self.pushes += 1
         mine = self.pushes == self.crash_at[0]
         answer = await super().push(wire, stamp)

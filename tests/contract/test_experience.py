@@ -9,7 +9,7 @@ import pytest
 from contract_roles import Consumer, Forgetful, Producer, read
 
 from thespis.core.program import Program
-from thespis.roles import Replay
+from thespis.roles import Queue
 
 CAPACITY, BATCH, ITEMS = 3, 2, 31
 CRASHES = [("simulation", "raise"), ("local", "raise"), ("local", "kill"), ("ray", "raise"), ("ray", "kill")]
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(120)
 
 def build(path: Path, producers: int = 2, delay: float = 0.0, crash_at: Any = None, queue: Any = None) -> Program:
     program = Program("experience")
-    queue = queue(program) if queue else program.at().add("queue", Replay.queue, capacity=CAPACITY)
+    queue = queue(program) if queue else program.at().add("queue", Queue, capacity=CAPACITY)
     acked, sample = path / "acked-0", queue.edge("sample", items=BATCH)
     program.at().add("consumer", Consumer, sample, path / "taken", BATCH, acked, delay, CAPACITY)
     for index in range(producers):
@@ -66,7 +66,9 @@ def test_a_producer_that_dies_and_comes_back(on: str, how: str, perform: Any, tm
     (first, second) = lives(journal).values()
     assert first in ([*range(8)], [*range(9)]), "an unacknowledged item may appear once or not at all"
     assert whole(second)
-    assert all(tag in journal for tag in read(tmp_path / "acked-0")), "an acknowledged item is lost"
+    # The run ends with the marked item: items acknowledged after it may still be in the queue.
+    acked = [tag for tag in read(tmp_path / "acked-0") if tag[2] < ITEMS]
+    assert all(tag in journal for tag in acked), "an acknowledged item is lost"
 
 
 @pytest.mark.parametrize(("on", "how"), CRASHES)

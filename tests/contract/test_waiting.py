@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract_roles import Asker, Consumer, HalfWriter, Mute, Producer
+from contract_roles import Consumer, HalfWriter, Mute, Producer, Responder
 
 from thespis.core.program import Program
-from thespis.roles import Replay
+from thespis.roles import Queue
 
 pytestmark = pytest.mark.timeout(120)
 RUNTIMES = ["simulation", "local", "ray"]
@@ -18,7 +18,7 @@ RUNTIMES = ["simulation", "local", "ray"]
 @pytest.mark.parametrize("on", RUNTIMES)
 def test_a_service_that_never_answers(on: str, perform: Any) -> None:
     program = Program("silence")
-    program.at().add("asker", Asker, program.at().add("oracle", Mute).edge("ask"))
+    program.at().add("asker", Responder, program.at().add("oracle", Mute).edge("ask"))
     outcome = perform(program, on, stall_timeout=3.0)
     assert outcome.summary["exit_reason"] == "stalled"
     assert "asker 0 waits for asker.oracle.ask" in outcome.error
@@ -29,7 +29,7 @@ def test_a_service_that_never_answers(on: str, perform: Any) -> None:
 
 def test_the_simulation_finds_a_deadlock(perform: Any, tmp_path: Path) -> None:
     program = Program("starved")
-    queue = program.at().add("queue", Replay.queue, capacity=4)
+    queue = program.at().add("queue", Queue, capacity=4)
     program.at().add("producer", Producer, queue.edge("insert"), tmp_path / "acked", 3)
     sample = queue.edge("sample", items=4)
     program.at().add("consumer", Consumer, sample, tmp_path / "taken", 4, tmp_path / "acked")
@@ -43,7 +43,7 @@ def test_the_simulation_finds_a_deadlock(perform: Any, tmp_path: Path) -> None:
 def test_a_service_that_fails_is_named_itself(on: str, process: str | None, perform: Any) -> None:
     program = Program("failing")
     oracle = program.at(process=process).add("oracle", Mute, error="no such question")
-    program.at(process=process).add("asker", Asker, oracle.edge("ask"))
+    program.at(process=process).add("asker", Responder, oracle.edge("ask"))
     outcome = perform(program, on)
     assert outcome.summary["exit_reason"] == "error"
     assert outcome.error.startswith("oracle 0: ValueError: no such question")

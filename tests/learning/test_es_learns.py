@@ -12,6 +12,6 @@ from thespis import train
 @pytest.mark.timeout(120)
 def test_cartpole_is_solved(tmp_path: Path) -> None:
     """In few generations of short episodes, by the paper's cap; what is learned lives longer than the cap."""
-    told = train("es", env="CartPole-v1", on="simulation", total_steps=400_000, cap_factor=2.0, eval_every=0.0,
+    result = train("es", env="CartPole-v1", on="simulation", total_steps=400_000, cap_factor=2.0, eval_every=0.0,
                  run_dir=tmp_path / "run", quiet=True).summary  # fmt: skip
-    assert told["eval_return_mean"] >= 475
+    assert result["eval_return_mean"] >= 475

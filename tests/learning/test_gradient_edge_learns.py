@@ -14,8 +14,10 @@ from thespis import train
 def test_cartpole_is_solved(name: str, lag: int, tmp_path: Path) -> None:
     run = train(name, env="CartPole-v1", on="simulation", stop_at_return=475, eval_every=0.0, run_dir=tmp_path / "run",
                 quiet=True)  # fmt: skip
-    told = run.summary
-    assert told["exit_reason"] == "return_reached"
-    assert told["env_steps"] <= 300_000
-    assert told["eval_return_mean"] >= 475
-    assert told["lag"]["mean"] == pytest.approx(lag, abs=0.1), "four workers alike: three updates by others in between"
+    result = run.summary
+    assert result["exit_reason"] == "return_reached"
+    assert result["env_steps"] <= 300_000
+    assert result["eval_return_mean"] >= 475
+    assert result["lag"]["mean"] == pytest.approx(lag, abs=0.1), (
+        "four workers alike: three updates by others in between"
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from thespis import train
-from thespis.population.history import Lineage
+from thespis.population.history import History
 
 
 @pytest.mark.timeout(120)
@@ -17,7 +17,7 @@ def test_members_that_cannot_learn_become_copies_of_one_that_can(stage: Any, mon
         "pbt", on="simulation", member="a2c", env="CartPole-v1", population=4, total_steps=160_000, interval=5_000,
         settings=("optimizer.anneal=false",), eval_every=0.0, run_dir=stage.run, quiet=True,
     )  # fmt: skip
-    lineage = Lineage(run.path)
+    lineage = History(run.path)
     rates = "optimizer.learning_rate"
     assert sum(row.after[rates] < 2e-4 for row in lineage.rows[:4]) == 3, "those draws that learn nothing in this time"
     assert all(member.hypers[rates] > 5e-4 for member in lineage.members.values())

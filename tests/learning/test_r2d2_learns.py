@@ -10,13 +10,13 @@ import pytest
 
 from thespis import train
 from thespis.envs.inputs import first_inputs, next_inputs
-from thespis.envs.make import make
-from thespis.training.run import Trained
+from thespis.envs.make import make_envs
+from thespis.training.trained_run import TrainedRun
 
 
-def late_answers(run: Trained, episodes: int = 64) -> float:
+def late_answers(run: TrainedRun, episodes: int = 64) -> float:
     """The share of right answers in the second half of greedy episodes."""
-    envs, stepper = make("thespis/Recall-v0", episodes), run.policy.stepper(0)
+    envs, stepper = make_envs("thespis/Recall-v0", episodes), run.policy.policy_runner(0)
     inputs, state = first_inputs(envs.reset(1000), envs), stepper.initial_state(episodes)
     rewards = []
     for _ in range(40):

@@ -212,7 +212,7 @@ class _Holds(Chain):
     def __init__(self) -> None:
         super().__init__()
         self._stepped = False
-        self._trained = "thespis.runtime.probe" not in sys.orig_argv
+        self._trained = "thespis.runtime.env_probe" not in sys.orig_argv
         once = Path(os.environ["ONCE"])
         if self._trained and not once.exists():
             once.touch()

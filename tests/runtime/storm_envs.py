@@ -52,13 +52,13 @@ def continuous() -> gym.Env[Any, Any]:
 
 def write_demonstrations(directory: Path) -> None:
     """A few episodes of right answers, for architectures that learn from demonstrations."""
-    from thespis.envs.make import make
-    from thespis.experience.demonstrations import save
+    from thespis.envs.make import make_envs
+    from thespis.experience.demonstrations import save_demonstrations
     from thespis.experience.recording import record
 
-    envs = make(discrete, 1)
+    envs = make_envs(discrete, 1)
     try:
         episodes = record(envs, lambda inputs: (inputs.obs[:, 0] > 0).astype(np.int64), 20, 0)
     finally:
         envs.close()
-    save(directory, episodes, {"env": "storm_envs::discrete"})
+    save_demonstrations(directory, episodes, {"env": "storm_envs::discrete"})

@@ -25,10 +25,10 @@ from thespis.core.service import Method, RoleDescription
 from thespis.core.system import commit
 from thespis.runs.checkpoints import read_meta, save_role
 from thespis.runs.directory import RunDirectory
-from thespis.runs.screen import Screen
+from thespis.runs.terminal.screen import Screen
 from thespis.runtime import supervisor
-from thespis.runtime.host import Start
-from thespis.runtime.member import Gone
+from thespis.runtime.managed_process import ProcessExited
+from thespis.runtime.role_process import StartCommand
 from thespis.runtime.session import Session
 from thespis.runtime.supervisor import Supervisor
 
@@ -101,26 +101,26 @@ class Stand(Supervisor):
         self.updates = 0
 
     @property
-    def _members(self) -> dict[str, Process]:
+    def _processes(self) -> dict[str, Process]:
         return self.living
 
-    def _start(self, home: str, plan: Start) -> None:
-        self.living[home] = Process(home)
-        self.started.append((home, None if plan.restore is None else plan.restore.name))
-        self._on_message(self.living[home], ("reports", [self.report(home)]))
+    def _start(self, name: str, plan: StartCommand) -> None:
+        self.living[name] = Process(name)
+        self.started.append((name, None if plan.restore is None else plan.restore.name))
+        self._on_message(self.living[name], ("reports", [self.report(name)]))
 
-    def report(self, home: str) -> Report:
+    def report(self, name: str) -> Report:
         self.updates += 1
-        return Report(home.partition("-")[0], 0, counters={"updates": 1, "env_steps": 1})
+        return Report(name.partition("-")[0], 0, counters={"updates": 1, "env_steps": 1})
 
-    async def _ask(self, home: str, kind: str, *args: Any) -> Any:
+    async def _send_command(self, name: str, kind: str, *args: Any) -> Any:
         await asyncio.sleep(0)
-        if home not in self.living:
-            raise Gone(f"{home} was killed")
+        if name not in self.living:
+            raise ProcessExited(f"{name} was killed")
         if kind == "save":
             save_role(Path(args[0]), "learner", 0, {"weights/w": np.full(3, self.updates, np.float32)}, {})
 
-    def _places(self) -> dict[str, Any]:
+    def _locations(self) -> dict[str, Any]:
         return {"living": list(self.living)}
 
     async def _dump_stacks(self) -> None: ...
@@ -128,8 +128,8 @@ class Stand(Supervisor):
     def _kill(self) -> None:
         self.living.clear()
 
-    def die(self, home: str) -> None:
-        self._on_gone(self.living.pop(home))
+    def die(self, name: str) -> None:
+        self._on_ended(self.living.pop(name))
 
 
 class Gate:
@@ -262,29 +262,29 @@ def test_no_process_is_started_once_the_run_has_ended(stand: Stand, monkeypatch:
 
     summary = play(stand, scene)
     assert not gate.late, "the driver's event loop waited for the disk"
-    assert [home for home, _ in stand.started] == ["learner-0", "actor-0"]
+    assert [name for name, _ in stand.started] == ["learner-0", "actor-0"]
     assert summary["checkpoint"] == saved(stand)[-1]
 
 
 def test_an_interrupt_waits_for_the_checkpoint_under_way(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread cannot be stopped: its checkpoint is completed, then the last one is made."""
-    gate, told = Gate(), list[str]()
+    gate, result = Gate(), list[str]()
 
     async def scene() -> None:
         await until(lambda: saved(stand))
-        monkeypatch.setattr(stand._session.callbacks, "checkpoint", lambda path: told.append(path.name))
+        monkeypatch.setattr(stand._session.callbacks, "checkpoint", lambda path: result.append(path.name))
         monkeypatch.setattr(commit, "_digest", gate.around(commit._digest))
         await until(lambda: gate.entered)
-        told.clear()
+        result.clear()
         stand._session.end("interrupted")
         for _ in range(20):
             await asyncio.sleep(0.001)
-        assert gate.inside == 1 and not told
+        assert gate.inside == 1 and not result
         gate.open()
 
     summary = play(stand, scene)
     assert not gate.late and gate.most == 1
-    assert len(told) == 2 and saved(stand) == [told[1]] == [summary["checkpoint"]]
+    assert len(result) == 2 and saved(stand) == [result[1]] == [summary["checkpoint"]]
     found = stand._session.checkpoints.newest_valid().path
     assert found is not None and read_meta(found)["env_steps"] == summary["env_steps"]
     assert not stand._session.error
@@ -308,8 +308,8 @@ def test_nothing_is_synced_or_digested_on_the_event_loop(stand: Stand, monkeypat
     async def scene() -> None:
         for round_number in (1, 2):
             await until(lambda: saved(stand))
-            for home in ("actor-0", "learner-0"):
-                stand.die(home)
+            for name in ("actor-0", "learner-0"):
+                stand.die(name)
             await until(lambda: len(stand.started) == 2 * round_number + 2)  # noqa: B023
 
     watched(os, "fsync")
@@ -324,7 +324,7 @@ def test_a_full_disk_is_said_and_the_next_checkpoint_is_saved(stand: Stand, monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def scene() -> None:
-        await until(lambda: saved(stand))
+        await until(lambda: stand._session._checkpoint)  # also synced: its directory has its name before that
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             await until(lambda: "checkpoint not saved" in log(stand))
@@ -334,7 +334,7 @@ def test_a_full_disk_is_said_and_the_next_checkpoint_is_saved(stand: Stand, monk
 
     summary = play(stand, scene)
     assert "No space left on device); the previous one (update-" in log(stand)
-    assert "is intact and training goes on" in log(stand)
+    assert "is intact and training continues" in log(stand)
     assert summary["checkpoint"] == saved(stand)[-1] and not stand._session.error
 
 
@@ -375,14 +375,14 @@ def test_the_final_evaluation_does_not_wait_for_weights_that_nobody_has(
     run = RunDirectory.create("test", "none", 0, tmp_path / "run")
     session = Session(Experiment(on="local"), program, run, Screen(quiet=True))
     stand, asked = Stand(program, session), []
-    stand.living = {home: Process(home) for home in program.processes if learner or home != "learner-0"}
+    stand.living = {name: Process(name) for name in program.processes if learner or name != "learner-0"}
     stand._restarts["store-0"] = restarts
 
     async def evaluate() -> None:
-        async def ask(home: str, kind: str, *args: Any) -> None:
-            asked.append(home)
+        async def ask(name: str, kind: str, *args: Any) -> None:
+            asked.append(name)
 
-        stand._ask = ask  # type: ignore[method-assign]
+        stand._send_command = ask  # type: ignore[method-assign]
         for member in stand.living.values():
             member.up = True
         await stand._evaluate([])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from thespis import Trained, train
+from thespis import TrainedRun, train
 from thespis.cli.main import main
 from thespis.core.errors import ThespisWarning
 
@@ -27,7 +27,7 @@ def _paths(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     """A small finished run with several checkpoints."""
     return train(
         "impala", on="simulation", actors=1, envs_per_actor=2, eval_episodes=0, total_steps=2000,
@@ -86,8 +86,8 @@ def test_learning_does_not_wait_for_imports(tmp_path: Path) -> None:
 
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
-    "command": (["trian"], "there is no command 'trian'; there is train, resume, eval, record, compare, plot, "),
-    "architecture": (["train", "impalla"], "unknown architecture 'impalla'; there is a2c, "),
+    "command": (["trian"], "there is no command 'trian'; the commands are train, resume, eval, record, compare, "),
+    "architecture": (["train", "impalla"], "unknown architecture 'impalla'; choose from a2c, "),
     "no architecture": (["train", "--env", "CartPole-v1"], "name the architecture first"),
     "environment": (["train", "impala", "--env", "CartPoel-v1"], "unknown environment 'CartPoel-v1'"),
     "module": (["train", "impala", "--env", "nowhere::make"], "'nowhere::make' cannot be loaded"),
@@ -96,10 +96,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "actors": (["train", "impala", "--actors", "0"], "--actors is 0; give at least 1"),
     "number": (["train", "impala", "--actors", "two"], "--actors"),
     "flag": (["train", "impala", "--actor", "2", "--nonsense"], "see thespis train impala --help"),
-    "choice": (["train", "impala", "--on", "mars"], "invalid choice 'mars'"),
+    "choice": (["train", "impala", "--on", "mars"], "--on takes local, simulation or ray, not 'mars'"),
     "config": (["train", "impala", "--config", "none.yaml"], "config none.yaml cannot be read"),
     "fault": (["train", "impala", "--on", "simulation", "--faults", "hit actor"], "is not understood"),
-    "fault elsewhere": (["train", "impala", "--faults", "kill actor 0 at 1"], "belong to the simulation"),
+    "fault elsewhere": (["train", "impala", "--faults", "kill actor 0 at 1"], "need the simulation"),
     "no edge": (["train", "impala", "--on", "simulation", "--faults", "lose a.b.c at 1"], "there is no edge 'a.b.c'"),
     "costs": (["train", "impala", "--on", "simulation", "--cost-model", "none"], "cost model none cannot be read"),
     "torso": (["train", "impala", "--on", "simulation", "--network.torso", "nature"], "torso 'nature' reads images"),
@@ -113,7 +113,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_line(mistake: str, stage: Any, monkeypatch: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    words, told = MISTAKES[mistake]
+    words, result = MISTAKES[mistake]
     here = stage.path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -121,7 +121,7 @@ def test_a_mistake_is_one_line(mistake: str, stage: Any, monkeypatch: Any, capfd
     assert main(words) == 2
     out, err = capfd.readouterr()
     assert err.count("\n") == 1 and err.startswith("thespis: "), err
-    assert told in err
+    assert result in err
     assert "--- " not in err, "the frame of a box is left"
     assert "Traceback" not in out
     assert not list(here.iterdir()), "something was left behind"
@@ -148,21 +148,21 @@ def test_a_mistake_found_by_a_process_is_one_line_too(stage: Any) -> None:
     assert not list(stage.run.iterdir()), "only what was there before stays"
 
 
-def test_the_saved_config_gives_the_same_run(run: Trained, stage: Any) -> None:
+def test_the_saved_config_gives_the_same_run(run: TrainedRun, stage: Any) -> None:
     words = ["train", "impala", "--config", str(run.path / "config.yaml"), "--run-dir", str(stage.run)]
     assert main(words) == 0
-    again = Trained(stage.run).summary
+    again = TrainedRun(stage.run).summary
     assert again == {**run.summary, **{name: again[name] for name in ("startup_seconds", "real_seconds")}}
 
 
-def test_flags_override_the_config_file(run: Trained, stage: Any) -> None:
+def test_flags_override_the_config_file(run: TrainedRun, stage: Any) -> None:
     words = ["train", "impala", "--config", str(run.path / "config.yaml"), "--run-dir", str(stage.run)]
     assert main([*words, "--seed", "7", "--total-steps", "500"]) == 0
-    assert Trained(stage.run).summary["seed"] == 7
-    assert Trained(stage.run).summary["env_steps"] < 2000
+    assert TrainedRun(stage.run).summary["seed"] == 7
+    assert TrainedRun(stage.run).summary["env_steps"] < 2000
 
 
-def copied(run: Trained, stage: Any) -> Path:
+def copied(run: TrainedRun, stage: Any) -> Path:
     shutil.copytree(run.path, stage.run)
     return Path(stage.run)
 
@@ -177,16 +177,17 @@ def damaged(path: Path) -> tuple[Path, Path]:
     return before, last
 
 
-def test_a_policy_of_an_earlier_checkpoint_is_not_taken_for_the_last(run: Trained, stage: Any, capfd: Any) -> None:
+def test_a_policy_of_an_earlier_checkpoint_is_not_taken_for_the_last(run: TrainedRun, stage: Any, capfd: Any) -> None:
     path = copied(run, stage)
     before, last = damaged(path)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert main(["eval", str(path), "--episodes", "1"]) == 0
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"thespis: using {before.name}, for {last.name}: ") and "does not match its SHA-256" in line
+    assert line.startswith(f"thespis: using {before.name}, because {last.name}: ")
+    assert "does not match its SHA-256" in line
     with pytest.warns(ThespisWarning, match=f"using {before.name}"):
-        assert Trained(path).policy.checkpoint == before
+        assert TrainedRun(path).policy.checkpoint == before
     shutil.rmtree(before)
     for older in (path / "checkpoints").glob("update-*"):
         if older != last:
@@ -196,17 +197,17 @@ def test_a_policy_of_an_earlier_checkpoint_is_not_taken_for_the_last(run: Traine
     assert f"has no valid checkpoint ({last.name}: " in err and "does not match its SHA-256" in err
 
 
-def test_resume_takes_the_newest_valid_checkpoint_and_says_so(run: Trained, stage: Any, capfd: Any) -> None:
+def test_resume_takes_the_newest_valid_checkpoint_and_says_so(run: TrainedRun, stage: Any, capfd: Any) -> None:
     path = copied(run, stage)
     before, last = damaged(path)
     assert main(["resume", str(path), "--total-steps", "3000"]) == 0
     err = capfd.readouterr().err
     assert f"skipped {last.name}: " in err and "does not match its SHA-256" in err
     assert f"resuming {before.name}, the newest valid checkpoint" in err
-    assert Trained(path).summary["env_steps"] >= 3000
+    assert TrainedRun(path).summary["env_steps"] >= 3000
 
 
-def test_resume_of_a_run_that_has_ended(run: Trained, stage: Any, capfd: Any) -> None:
+def test_resume_of_a_run_that_has_ended(run: TrainedRun, stage: Any, capfd: Any) -> None:
     path = copied(run, stage)
     before = (path / "summary.json").read_bytes()
     assert main(["resume", str(path)]) == 2
@@ -215,7 +216,7 @@ def test_resume_of_a_run_that_has_ended(run: Trained, stage: Any, capfd: Any) ->
     assert (path / "summary.json").read_bytes() == before
 
 
-def test_resume_when_every_checkpoint_is_damaged(run: Trained, stage: Any, capfd: Any) -> None:
+def test_resume_when_every_checkpoint_is_damaged(run: TrainedRun, stage: Any, capfd: Any) -> None:
     path = copied(run, stage)
     for manifest in path.glob("checkpoints/update-*/manifest.json"):
         manifest.unlink()
@@ -223,7 +224,7 @@ def test_resume_when_every_checkpoint_is_damaged(run: Trained, stage: Any, capfd
     assert "is damaged; start a new run" in capfd.readouterr().err.splitlines()[-1]
 
 
-def test_eval_plays_episodes(run: Trained, stage: Any, capsys: Any) -> None:
+def test_eval_plays_episodes(run: TrainedRun, stage: Any, capsys: Any) -> None:
     video = stage.path / "episode.gif"
     assert main(["eval", str(run.path), "--episodes", "2", "--seed", "5", "--video", str(video)]) == 0
     first = capsys.readouterr().out.splitlines()

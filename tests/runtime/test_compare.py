@@ -44,8 +44,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def results(out: Path) -> dict[str, Any]:
-    told = json.loads((out / "results.json").read_text())
-    return {entry["name"]: entry for entry in told["entries"]}
+    result = json.loads((out / "results.json").read_text())
+    return {entry["name"]: entry for entry in result["entries"]}
 
 
 def summaries(out: Path) -> dict[str, bytes]:
@@ -57,13 +57,18 @@ def test_every_file_of_a_report_is_there(done: Path) -> None:
     assert names == {"report.html", "report.md", "results.json", "runs", *(f"{name}.png" for name in PICTURES)}
     for name in PICTURES:
         assert (done / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    told = (done / "report.md").read_text()
-    assert all(f"]({name}.png)" in told for name in PICTURES) and "### impala" in told and "### a2c" in told
+    result = (done / "report.md").read_text()
+    assert all(f"]({name}.png)" in result for name in PICTURES) and "### impala" in result and "### a2c" in result
 
 
 def test_results_are_those_of_the_runs(done: Path) -> None:
-    told = json.loads((done / "results.json").read_text())
-    assert (told["env"], told["on"], told["seeds"], told["threshold"]) == ("CartPole-v1", "simulation", 2, 475.0)
+    result = json.loads((done / "results.json").read_text())
+    assert (result["env"], result["on"], result["seeds"], result["threshold"]) == (
+        "CartPole-v1",
+        "simulation",
+        2,
+        475.0,
+    )
     for name, entry in results(done).items():
         runs = [json.loads((done / "runs" / f"{name}-s{seed}" / "summary.json").read_text()) for seed in (0, 1)]
         assert entry["greedy_returns"]["values"] == [run["eval_return_mean"] for run in runs]
@@ -128,7 +133,7 @@ def test_a_second_call_runs_nothing_that_is_there(done: Path, capsys: Any) -> No
     words = ["compare", "impala", "a2c", *SMALL, *BUDGET, "--seeds", "2", "--out", str(done)]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert out.count("is there already") == 4 and "running for" not in out
+    assert out.count("already finished") == 4 and "running for" not in out
     assert summaries(done) == before
 
 
@@ -154,15 +159,15 @@ def test_ended_in_the_middle_of_a_run_it_goes_on_with_that_run(
     os.kill(process.pid, number)
     if number == signal.SIGINT:
         gate.touch()
-        assert "the same command goes on" in process.communicate(timeout=60)[0] and process.returncode == 130
+        assert "the same command continues" in process.communicate(timeout=60)[0] and process.returncode == 130
         assert results(out)["gated"]["runs"] == [], "half a run is not compared"
     else:
         process.wait()
         (out / "runs" / "gated-s0" / "metrics.jsonl").write_text('{"step": 1, "ti')
         gate.touch()
     assert main(words) == 0
-    told = capsys.readouterr().out
-    assert "impala, seed 0: is there already" in told and "seed 0: running for" in told
+    result = capsys.readouterr().out
+    assert "impala, seed 0: already finished" in result and "seed 0: running for" in result
     assert (out / "runs" / "impala-s0" / "summary.json").read_bytes() == before
     assert [run["seed"] for run in results(out)["gated"]["runs"]] == [0]
 
@@ -173,10 +178,10 @@ def test_a_failed_run_is_shown_and_the_others_stay(stage: Any, done: Path, capfd
     (stage.path / "broken.py").write_text(BROKEN)
     broken = str(stage.path / "broken.py")
     assert main(["compare", broken, "a2c", *SMALL, *BUDGET, "--seeds", "2", "--out", str(out)]) == 1
-    told = results(out)
-    assert [each["seed"] for each in told["broken"]["failed"]] == [0, 1]
-    assert "a wheel came off" in told["broken"]["failed"][0]["error"] and told["broken"]["runs"] == []
-    assert len(told["a2c"]["runs"]) == 2
+    result = results(out)
+    assert [each["seed"] for each in result["broken"]["failed"]] == [0, 1]
+    assert "a wheel came off" in result["broken"]["failed"][0]["error"] and result["broken"]["runs"] == []
+    assert len(result["a2c"]["runs"]) == 2
     for file in ("report.html", "report.md"):
         assert "a wheel came off" in (out / file).read_text()
 
@@ -188,13 +193,13 @@ def test_what_cannot_learn_the_task_is_said_before_anything_starts(stage: Any, m
         main(["compare", "impala", "dqn", "apex", "--env", "Pendulum-v1", "--on", "simulation", "--seconds", "1"]) == 2
     )
     err = capfd.readouterr().err
-    assert err.count("\n") == 1 and "nothing was started" in err
+    assert err.count("\n") == 1 and "no run was started" in err
     assert "dqn: " in err and "apex: " in err and "impala: " not in err
     assert list(stage.path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "result"),
     [
         ("compare impala", "--seconds S, --total-steps N, or both"),
         ("compare impala impala --seconds 1", "impala is named twice"),
@@ -206,12 +211,12 @@ def test_what_cannot_learn_the_task_is_said_before_anything_starts(stage: Any, m
         ("plot nowhere --smooth 0", "--smooth is 0; give at least 1"),
     ],
 )
-def test_a_mistake_is_one_line(words: str, told: str, stage: Any, monkeypatch: Any, capfd: Any) -> None:
+def test_a_mistake_is_one_line(words: str, result: str, stage: Any, monkeypatch: Any, capfd: Any) -> None:
     monkeypatch.chdir(stage.path)
     before = list(stage.path.rglob("*"))
     assert main(words.split()) == 2
     err = capfd.readouterr().err
-    assert err.count("\n") == 1 and told in err
+    assert err.count("\n") == 1 and result in err
     assert list(stage.path.rglob("*")) == before
 
 
@@ -230,7 +235,7 @@ def test_strange_files_are_not_removed(stage: Any, done: Path, capfd: Any) -> No
     (out / "runs" / "impala-s0").mkdir(parents=True)
     (out / "runs" / "impala-s0" / "thesis.txt").write_text("precious")
     assert main(["compare", "impala", *SMALL, *BUDGET, "--seeds", "1", "--out", str(out)]) == 2
-    assert "thesis.txt is in it" in capfd.readouterr().err
+    assert "it holds thesis.txt" in capfd.readouterr().err
     assert (out / "runs" / "impala-s0" / "thesis.txt").read_text() == "precious"
 
 
@@ -238,8 +243,8 @@ def test_plot_makes_one_curve_of_runs_that_differ_in_their_seed(
     done: Path, stage: Any, capsys: Any, monkeypatch: Any
 ) -> None:
     drawn: list[Any] = []
-    real = plots.bands
-    monkeypatch.setattr(plots, "bands", lambda curves, *rest: (drawn.append(curves), real(curves, *rest))[1])
+    real = plots.plot_bands
+    monkeypatch.setattr(plots, "plot_bands", lambda curves, *rest: (drawn.append(curves), real(curves, *rest))[1])
     runs = [str(path) for path in sorted((done / "runs").glob("*"))]
     picture = stage.path / "curves.png"
     assert main(["plot", *runs, "--x", "seconds", "--smooth", "3", "--out", str(picture)]) == 0

@@ -15,7 +15,7 @@ import pytest
 from conftest import Stage
 
 from thespis import train
-from thespis.runtime.driver_thread import perform
+from thespis.runtime.driver_thread import run_program
 from thespis.runtime.simulation import Simulation
 
 SMALL: dict[str, Any] = {"actors": 1, "envs_per_actor": 2, "unroll_length": 5, "eval_episodes": 0, "quiet": True}
@@ -108,14 +108,14 @@ class Patient:
 
 def test_an_interrupt_reaches_a_run_in_its_own_thread() -> None:
     patient = Patient(stubborn=False)
-    summary, _ = asyncio.run(within_a_loop(perform, patient, None))
+    summary, _ = asyncio.run(within_a_loop(run_program, patient, None))
     assert patient.calls == ["interrupt"] and summary["thread"] is not threading.main_thread()
 
 
 def test_a_second_interrupt_ends_it_at_once() -> None:
     patient = Patient(stubborn=True)
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(within_a_loop(perform, patient, None))
+        asyncio.run(within_a_loop(run_program, patient, None))
     assert patient.calls == ["interrupt", "abandon"]
     assert "thespis-driver" not in [thread.name for thread in threading.enumerate()]
 

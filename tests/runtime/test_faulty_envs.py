@@ -13,7 +13,7 @@ from conftest import Stage
 from safetensors.numpy import load_file
 
 from thespis import train
-from thespis.training.run import RunFailed
+from thespis.training.trained_run import RunFailed
 
 pytestmark = pytest.mark.timeout(120)
 WORDS = {
@@ -55,8 +55,8 @@ def test_an_error_is_told_once_with_its_traceback(stage: Stage, monkeypatch: pyt
     monkeypatch.setenv("FAULT", "raise")
     ended = stage.train("--env", "factories::faulty", "--total-steps", 10**6)
     assert ended.returncode == 1
-    told = f"thespis: actor 0: EnvError: {WORDS['raise']} (after 3 restarts)"
-    assert ended.stderr.count(told) == 1
+    result = f"thespis: actor 0: EnvError: {WORDS['raise']} (after 3 restarts)"
+    assert ended.stderr.count(result) == 1
     assert ended.stderr.count("in step\n    raise RuntimeError") == 1, "the traceback is shown once"
     assert ended.stderr.count("; restarting in") == 3
     assert str(stage.run) in ended.stderr

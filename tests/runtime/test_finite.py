@@ -12,14 +12,14 @@ import pytest
 
 from thespis.core.config import Experiment
 from thespis.core.errors import ThespisError
-from thespis.core.finite import NonFiniteWeights, check_finite
+from thespis.core.finite_weights import NonFiniteWeights, check_finite_weights
 from thespis.population.history import Reached
 from thespis.population.trainer import Segment, Training
 from thespis.runs.checkpoints import Checkpoints, policy_weights
 from thespis.runtime.session import Session
 from thespis.training.launch import launch
 from thespis.training.registry import defaults
-from thespis.training.run import RunFailed
+from thespis.training.trained_run import RunFailed
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "impala": {},
@@ -62,7 +62,7 @@ def test_the_run_ends_with_the_reason(name: str, tmp_path: Path) -> None:
 def test_a_checkpoint_never_holds_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the steps run out before anybody looks at the weights."""
     for role in ("learner", "parameter_server", "coordinator"):
-        monkeypatch.setattr(f"thespis.roles.{role}.check_finite", lambda weights, who: None)
+        monkeypatch.setattr(f"thespis.roles.{role}.check_finite_weights", lambda weights, who: None)
     cfg = small(name, tmp_path / "run", total_steps=3000, checkpoint_every=1e6)
     with pytest.raises(ThespisError, match="checkpoint: the weights are no longer finite"):
         launch(name, cfg, quiet=True)
@@ -115,7 +115,7 @@ def test_a_population_goes_on_without_a_member_that_learned(updates: int, monkey
 
 
 def test_what_counts_as_finite() -> None:
-    check_finite({"a": np.full(9, 3e38, np.float32), "b": np.arange(3), "c": np.ones(2, bool)}, "learner 0")
+    check_finite_weights({"a": np.full(9, 3e38, np.float32), "b": np.arange(3), "c": np.ones(2, bool)}, "learner 0")
     for bad in (np.nan, np.inf, -np.inf):
         with pytest.raises(NonFiniteWeights, match=r"learner 0: .* \(b\)"):
-            check_finite({"a": np.zeros(2, np.float32), "b": np.array([1.0, bad], np.float32)}, "learner 0")
+            check_finite_weights({"a": np.zeros(2, np.float32), "b": np.array([1.0, bad], np.float32)}, "learner 0")

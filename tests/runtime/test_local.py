@@ -127,7 +127,7 @@ def test_a_process_that_is_down_at_the_end_contributes_its_last_state(stage: Sta
     process.terminate()
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
-    assert "evaluator-0 could not be asked for the checkpoint, which holds it as of update-" in err
+    assert "evaluator-0 did not save; the checkpoint holds its state as of update-" in err
     ended = summary(stage)
     assert saved_steps(stage) == ended["env_steps"] and newest(stage).name == ended["checkpoint"]
     assert (newest(stage) / "evaluator-0.json").exists()
@@ -147,7 +147,7 @@ def test_a_stopped_process_is_named_and_does_not_hold_up_the_end(stage: Stage) -
     process = begin(stage, "--total-steps", FOREVER)
     pid = pid_of(stage, "learner")
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: f"learner (pid {pid}) was stopped by a signal; unless it goes on" in read(stage.run / "log.txt"))
+    until(lambda: f"learner (pid {pid}) was stopped by a signal; unless it continues" in read(stage.run / "log.txt"))
     process.terminate()
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
@@ -179,7 +179,7 @@ def test_a_run_directory_that_is_deleted_is_made_again(stage: Stage) -> None:
     config = read(stage.run / "config.yaml")
     stage.run.rename(stage.path / "deleted")  # at once: the run could add a file to a directory that is being removed
     shutil.rmtree(stage.path / "deleted")
-    until(lambda: "made it again" in read(stage.run / "log.txt"))
+    until(lambda: "created it again" in read(stage.run / "log.txt"))
     until(lambda: list((stage.run / "checkpoints").glob("update-*")))
     process.terminate()
     _, err = process.communicate(timeout=20)
@@ -282,7 +282,7 @@ def test_a_full_disk_does_not_stop_training(stage: Stage) -> None:
         _, err = process.communicate(timeout=15)
         assert process.returncode == 130, err
         assert "No space left on device" in err
-        assert ") is intact and training goes on" in err
+        assert ") is intact and training continues" in err
         assert summary(stage)["exit_reason"] == "interrupted"
         assert newest(stage).name >= first.name
         assert not list(stage.run.rglob(".tmp-*"))

@@ -1,4 +1,4 @@
-"""The notebook of the examples, executed by a kernel: train on an environment of one of its cells, plot, act."""
+"""The notebooks of the examples, executed by a kernel."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from conftest import ROOT, Stage
 
 EXECUTE = """
@@ -19,7 +20,7 @@ nbformat.write(notebook, sys.argv[2])
 """In a process of its own: what a kernel's client warns of, and its event loops, are not ours."""
 
 
-def execute(stage: Stage) -> list[list[dict[str, Any]]]:
+def execute(stage: Stage, name: str) -> list[list[dict[str, Any]]]:
     """The outputs of each cell with code."""
     places = {name: str(stage.path / "jupyter") for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")}
     environment = {
@@ -28,7 +29,7 @@ def execute(stage: Stage) -> list[list[dict[str, Any]]]:
         "JUPYTER_RUNTIME_DIR": str(stage.path / "jupyter" / "runtime"),
         "NOTEBOOK_STEPS": "3000",
     }
-    words = [sys.executable, "-c", EXECUTE, ROOT / "examples" / "notebook.ipynb", stage.path / "executed.ipynb"]
+    words = [sys.executable, "-c", EXECUTE, ROOT / "examples" / name, stage.path / "executed.ipynb"]
     ended = subprocess.run(words, cwd=stage.path, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     notebook = json.loads((stage.path / "executed.ipynb").read_text())
@@ -36,7 +37,7 @@ def execute(stage: Stage) -> list[list[dict[str, Any]]]:
 
 
 def test_a_notebook_trains_plots_and_acts(stage: Stage) -> None:
-    imports, definition, training, plot, acting = execute(stage)
+    imports, definition, training, plot, acting = execute(stage, "notebook.ipynb")
     assert not imports and not definition
     assert len(training) == 1, "one display that was updated, and nothing that scrolls"
     shown = training[0]
@@ -52,7 +53,19 @@ def test_a_notebook_trains_plots_and_acts(stage: Stage) -> None:
     assert summary["on"] == "local" and summary["exit_reason"] == "total_steps"
 
 
-def test_the_notebook_is_stored_without_outputs() -> None:
-    notebook = json.loads((ROOT / "examples" / "notebook.ipynb").read_text())
+def test_the_quick_start(stage: Stage) -> None:
+    imports, training, plot, evaluation, episode, loaded, simulated = execute(stage, "quickstart.ipynb")
+    assert not imports
+    assert "impala with vtrace on CartPole-v1: total_steps" in "".join(training[0]["data"]["text/plain"])
+    for outputs in (plot, episode):
+        assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert "±" in "".join(evaluation[0]["text"])
+    assert "".join(loaded[0]["data"]["text/plain"]) in ("0", "1")
+    assert "".join(simulated[0]["data"]["text/plain"]) == "True"
+
+
+@pytest.mark.parametrize("name", ["notebook.ipynb", "quickstart.ipynb"])
+def test_notebooks_are_stored_without_outputs(name: str) -> None:
+    notebook = json.loads((ROOT / "examples" / name).read_text())
     for cell in notebook["cells"]:
         assert cell["cell_type"] != "code" or (cell["outputs"] == [] and cell["execution_count"] is None)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from thespis import Trained, train
+from thespis import TrainedRun, train
 from thespis.architectures import impala
 from thespis.cli.main import main
 from thespis.core.errors import ThespisError
@@ -51,28 +51,30 @@ WORDS: dict[str, str] = {
     "train dqn --on simulation --batch 1e15": "--batch is too large",
     "train es --on simulation --noise-table 1e15": "--noise-table is too large",
     "train pbt --on simulation --population 1e9": "--population is 1000000000; give at least 1 and at most 100000",
-    "train pbt --on simulation --settings a=[": "--settings a=[: '[' is not a value in YAML",
+    "train pbt --on simulation --settings a=[": "--settings a=[: '[' is not valid YAML",
     "train impala --actors 10000": "processes are too many",
     f"train impala {SMALL} --run-dir /proc/there": "give another --run-dir",
-    "eval RUN --seed -1": "--seed: -1 will not do; give at least 0",
+    "eval RUN --seed -1": "--seed: -1 is invalid; give at least 0",
+    "eval RUN --max-steps 0": "--max-steps: 0 is invalid; give at least 1",
     "eval RUN --video /proc/x.gif": "/proc/x.gif cannot be written (No such file or directory); give another --video",
     "eval RUN --video nowhere/x.gif": "nowhere/x.gif cannot be written (No such file or directory)",
     "eval RUN --video folder.gif": "folder.gif cannot be written (Is a directory)",
-    "record RUN --out demos --seed -1": "--seed: -1 will not do; give at least 0",
+    "record RUN --out demos --seed -1": "--seed: -1 is invalid; give at least 0",
+    "record RUN --out demos --max-steps -1": "--max-steps: -1 is invalid; give at least 1",
     "record RUN --out /proc/x": "/proc/x cannot be written",
     "record RUN --out file/x": "file/x cannot be written (File exists)",
     "plot RUN --out /proc/x.png": "/proc/x.png cannot be written",
     "plot RUN --smooth 1e40": "--smooth: ",
-    "compare impala --seconds nan": "--seconds: nan will not do; give a finite number",
+    "compare impala --seconds nan": "--seconds: nan is invalid; give a finite number",
     "compare impala --seconds 1 --seeds 1e9": "--seeds is 1000000000; give at least 1 and at most 10000",
     "compare impala --total-steps 1 --out /proc/x": "/proc/x cannot be written",
-    "list everything": "thespis list takes no arguments, such as 'everything'",
+    "list everything": "thespis list takes no arguments ('everything' was given)",
     "show impala --actors 1e9": "--actors is 1000000000; give at least 1 and at most 100000",
 }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     return train(
         "impala", on="simulation", actors=1, envs_per_actor=2, eval_episodes=0, total_steps=400,
         run_dir=tmp_path_factory.mktemp("odd") / "run", quiet=True,
@@ -99,33 +101,33 @@ def one_line(words: list[str], here: Path, capfd: Any) -> str:
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_odd_arguments(words: str, run: Trained, here: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for played in ("thespis.training.evaluation.make", "thespis.envs.make.make") if "RUN" in words else ():
+def test_odd_arguments(words: str, run: TrainedRun, here: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for played in ("thespis.training.evaluation.make_envs", "thespis.envs.make.make_envs") if "RUN" in words else ():
         monkeypatch.setattr(played, lambda *args, **settings: pytest.fail("an episode would be played"))
     assert WORDS[words] in one_line([str(run.path) if word == "RUN" else word for word in words.split()], here, capfd)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_odd_files(name: str, here: Path, capfd: Any) -> None:
-    content, told = FILES[name]
+    content, result = FILES[name]
     (here / "odd").write_bytes(content)
     said = one_line(["train", "impala", "--config", "odd"], here, capfd)
-    assert "config odd cannot be read: " in said and told in said
+    assert "config odd cannot be read: " in said and result in said
     said = one_line(["train", "impala", *SMALL.split(), "--cost-model", "odd"], here, capfd)
-    assert "cost model odd cannot be read: " in said and told in said
+    assert "cost model odd cannot be read: " in said and result in said
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "result"),
     [
         ("network: {hidden: 64}", "config: network.hidden is 64, which is not tuple"),
         ("algorithm: [1]", "--algorithm is [1]; choose vtrace, a2c, appo, ppo, r2d2, trpo"),
         ("edges: {default: {bandwidth: 0}}", "unknown setting 'edges'"),
     ],
 )
-def test_odd_values_in_a_config(text: str, told: str, here: Path, capfd: Any) -> None:
+def test_odd_values_in_a_config(text: str, result: str, here: Path, capfd: Any) -> None:
     (here / "odd").write_text(f"architecture: seed\n{text}\n")
-    assert told in one_line(["train", "seed", "--config", "odd"], here, capfd)
+    assert result in one_line(["train", "seed", "--config", "odd"], here, capfd)
 
 
 @pytest.mark.parametrize("text", ["{bandwidth: 0}", "{bandwidth: .nan}", "{cpu: -1}", "{cpu: .inf}", "{latency: .nan}"])
@@ -134,12 +136,12 @@ def test_odd_costs(text: str, here: Path, capfd: Any) -> None:
     assert "cost model odd: " in one_line(["train", "impala", *SMALL.split(), "--cost-model", "odd"], here, capfd)
 
 
-def test_resuming_where_nothing_can_be_written(run: Trained, here: Path, capfd: Any) -> None:
+def test_resuming_where_nothing_can_be_written(run: TrainedRun, here: Path, capfd: Any) -> None:
     shutil.copytree(run.path, here / "run")
     (here / "run" / "log.txt").unlink()
     (here / "run" / "log.txt").mkdir()
     said = one_line(["resume", "run", "--total-steps", "4000"], here, capfd)
-    assert "run/log.txt is no file of its own" in said
+    assert "run/log.txt must be a file, not a link or device" in said
 
 
 # -- what the machine can hold ------------------------------------------------------------------------
@@ -179,8 +181,8 @@ def test_limits_of_a_control_group(version: int, tmp_path: Path, monkeypatch: py
     (tmp_path / "self").write_text(listing)
     monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
     monkeypatch.setattr(cgroups, "_SELF", tmp_path / "self")
-    assert cgroups.limit("memory", unified="max", legacy="limit_in_bytes") == 5000
-    assert cgroups.limit("pids", unified="max", legacy="max") is None
+    assert cgroups.cgroup_limit("memory", unified="max", legacy="limit_in_bytes") == 5000
+    assert cgroups.cgroup_limit("pids", unified="max", legacy="max") is None
 
 
 def test_too_few_open_files_are_told_before_the_start(here: Path) -> None:
@@ -194,13 +196,15 @@ def test_too_few_open_files_are_told_before_the_start(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "result"),
     [
         (errno.EMFILE, "raise the limit with `ulimit -n 79`"),
         (errno.EAGAIN, "the run has 3 processes: give fewer --actors"),
     ],
 )
-def test_a_process_that_cannot_be_started(number: int, told: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_started(
+    number: int, result: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*args: Any) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -208,4 +212,4 @@ def test_a_process_that_cannot_be_started(number: int, told: str, here: Path, mo
     cfg = impala.Config(actors=1, run_dir=here / "run")
     with pytest.raises(ThespisError) as error:
         launch("impala", cfg, quiet=True)
-    assert told in str(error.value) and "\n" not in str(error.value)
+    assert result in str(error.value) and "\n" not in str(error.value)

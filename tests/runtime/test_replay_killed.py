@@ -45,9 +45,9 @@ def test_a_killed_replay_loses_what_its_checkpoint_has_not(shards: int, home: st
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
-    told = read(stage.run / "summary.json")
-    assert told["restarts"] == (2 if shards == 1 else 1), "with one shard the weight store shares its process"
-    lost = told["dropped"]["replay/inserted"]
+    result = read(stage.run / "summary.json")
+    assert result["restarts"] == (2 if shards == 1 else 1), "with one shard the weight store shares its process"
+    lost = result["dropped"]["replay/inserted"]
     assert lost > 0
     # Whatever was inserted was lost, or is there: to the item, and each shard for itself.
     inserted = read(newest(stage.run) / "meta.json")["monitor"]["counters"]["replay/inserted"]

@@ -99,7 +99,7 @@ def test_a_signal_leaves_a_callback_behind(stage: Stage, monkeypatch: pytest.Mon
     process.terminate()
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
-    assert "was left behind" in err
+    assert "was abandoned" in err
 
 
 def test_a_signal_cuts_the_final_evaluation_short(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from thespis import Trained, train
+from thespis import TrainedRun, train
 from thespis.core.errors import ThespisError
 from thespis.runs.checkpoints import read_meta
 from thespis.training.launch import launch
 from thespis.training.registry import defaults
-from thespis.training.run import RunFailed
+from thespis.training.trained_run import RunFailed
 
 pytestmark = pytest.mark.timeout(120)
 SMALL = {"on": "simulation", "actors": 2, "envs_per_actor": 4, "total_steps": 6000, "eval_episodes": 0}
@@ -30,7 +30,7 @@ STATEFUL = {
 OF_THE_PROCESS = ("startup_seconds", "real_seconds", "resumed_at_steps")
 
 
-def simulate(path: Path, **settings: Any) -> Trained:
+def simulate(path: Path, **settings: Any) -> TrainedRun:
     return train("impala", quiet=True, run_dir=path, **{**SMALL, **settings})
 
 
@@ -38,7 +38,7 @@ def checkpoints(path: Path) -> list[Path]:
     return sorted((path / "checkpoints").glob("update-*"))
 
 
-def told(run: Trained) -> dict[str, Any]:
+def result(run: TrainedRun) -> dict[str, Any]:
     """The summary without what real time is in, and whether the run was resumed."""
     return {name: value for name, value in run.summary.items() if name not in OF_THE_PROCESS}
 
@@ -50,7 +50,7 @@ def rows(path: Path) -> list[dict[str, float]]:
 def test_the_same_seed_gives_the_same_bytes(stage: Any) -> None:
     one, two, other = (simulate(stage.path / name, seed=seed) for name, seed in (("a", 3), ("b", 3), ("c", 4)))
     assert one.summary["weights_sha256"]
-    assert told(one) == told(two)
+    assert result(one) == result(two)
     assert (one.path / "metrics.jsonl").read_bytes() == (two.path / "metrics.jsonl").read_bytes()
     assert one.summary["weights_sha256"] != other.summary["weights_sha256"]
 
@@ -103,7 +103,7 @@ def test_processes_take_their_time_to_come_up(start: str, least: float, most: fl
         simulate(stage.path / name, cost_model=stage.path / "costs.yaml", eval_episodes=0, **settings) for name in "ab"
     ]
     assert least < runs[0].summary["wall_seconds"] < most
-    assert told(runs[0]) == told(runs[1])
+    assert result(runs[0]) == result(runs[1])
 
 
 def test_who_is_restarted_has_to_come_up_again(stage: Any) -> None:
@@ -136,7 +136,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(settings: dict[str, Any], st
         for later in checkpoints(again)[cut + 1 :]:
             shutil.rmtree(later)
         run = launch("impala", defaults("impala", None, {**SMALL, **settings}), resume=again, quiet=True)
-        assert told(run) == told(whole)
+        assert result(run) == result(whole)
         assert run.summary["resumed_at_steps"] == read_meta(saved[cut])["env_steps"]
         assert rows(again) == rows(whole.path), "the rows after the checkpoint were cut, and written again"
 

@@ -15,10 +15,10 @@ from gymnasium.spaces import Box, Discrete
 
 from thespis import train
 from thespis.core.step_count import StepCount, shared_steps
-from thespis.envs.make import make
+from thespis.envs.make import make_envs
 from thespis.training.launch import launch
 from thespis.training.registry import defaults
-from thespis.training.run import Trained
+from thespis.training.trained_run import TrainedRun
 
 
 class Counting(gym.Env[Any, Any]):
@@ -47,7 +47,7 @@ def from_zero() -> None:
     Counting.taken = 0
 
 
-def run(path: Path, name: str, env: Any = Counting, on: str = "simulation", **settings: Any) -> Trained:
+def run(path: Path, name: str, env: Any = Counting, on: str = "simulation", **settings: Any) -> TrainedRun:
     chosen = {"actors": 2, "envs_per_actor": 4, "total_steps": 700, "eval_episodes": 0, **settings}
     return train(name, env=env, on=on, run_dir=path / name, quiet=True, **chosen)
 
@@ -69,26 +69,26 @@ ALL: dict[str, dict[str, Any]] = {
 def test_what_is_reported_was_taken(name: str, tmp_path: Path) -> None:
     """Also of unrolls that were never finished, and of members whose episode is over before the others'."""
     ended = run(tmp_path, name, **ALL[name])
-    told: dict[str, Any] = ended.summary
+    result: dict[str, Any] = ended.summary
     cfg: Any = ended.config
-    assert told["exit_reason"] == "total_steps" and told["updates"] > 0
-    assert told["env_steps"] == Counting.taken
+    assert result["exit_reason"] == "total_steps" and result["updates"] > 0
+    assert result["env_steps"] == Counting.taken
     if name not in ("es", "pbt"):  # which end with a generation, and with an interval of each member
-        assert 0 <= told["env_steps"] - 700 <= cfg.actors * cfg.envs_per_actor * cfg.algorithm.items.unroll_length
+        assert 0 <= result["env_steps"] - 700 <= cfg.actors * cfg.envs_per_actor * cfg.algorithm.items.unroll_length
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("name", "role"), [("impala", "actor"), ("seed", "inference"), ("es", "worker")])
 def test_steps_of_a_killed_role_were_taken(name: str, role: str, tmp_path: Path) -> None:
-    told = simulate(tmp_path, name, faults=(f"kill {role} 0 at 0.003",), total_steps=3000, **ALL[name])
-    assert told["restarts"] >= 1 and sum(told["dropped"].values()) > 0
-    assert told["env_steps"] == Counting.taken
+    result = simulate(tmp_path, name, faults=(f"kill {role} 0 at 0.003",), total_steps=3000, **ALL[name])
+    assert result["restarts"] >= 1 and sum(result["dropped"].values()) > 0
+    assert result["env_steps"] == Counting.taken
 
 
 @pytest.mark.timeout(60)
 def test_evaluations_are_not_training(tmp_path: Path) -> None:
-    told = simulate(tmp_path, "impala", eval_episodes=5, eval_every=0.02)
-    assert told["env_steps"] + 5 <= Counting.taken
+    result = simulate(tmp_path, "impala", eval_episodes=5, eval_every=0.02)
+    assert result["env_steps"] + 5 <= Counting.taken
 
 
 @pytest.mark.timeout(60)
@@ -102,23 +102,23 @@ def test_a_native_vector_steps_members_that_are_over_and_they_count(
         return step(self, actions)
 
     monkeypatch.setattr(CartPoleVectorEnv, "step", counting)
-    told = simulate(tmp_path, "es", "CartPole-v1", **ALL["es"])
-    assert told["env_steps"] == sum(taken) > 0
+    result = simulate(tmp_path, "es", "CartPole-v1", **ALL["es"])
+    assert result["env_steps"] == sum(taken) > 0
 
 
 def test_a_parked_environment_is_left_alone() -> None:
-    envs = make(Counting, 3)
+    envs = make_envs(Counting, 3)
     envs.reset(1)
     actions = np.ones(3, np.int64)
     assert envs.park(np.array([False, True, False])) == 2
     before = Counting.taken
     for _ in range(20):
         step = envs.step(actions)
-        assert not step.valid[1] and not step.first[1] and step.rewards[1] == 0.0 and not step.usual
-        before += step.taken
+        assert not step.valid[1] and not step.first[1] and step.rewards[1] == 0.0 and not step.mid_episode
+        before += step.env_steps
     assert Counting.taken == before > 20
     envs.reset(1)
-    assert envs.step(actions).taken == 3
+    assert envs.step(actions).env_steps == 3
 
 
 # -- all that were asked for, and few more ---------------------------------------------------------------
@@ -149,25 +149,25 @@ def test_processes_take_no_more_and_those_of_a_killed_one_count(
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setenv("THESPIS_TEST_COUNT", str(tmp_path / "count"))
-    told = run(tmp_path, "impala", "counted::make", "local", total_steps=5000).summary
-    assert (told["exit_reason"], told["restarts"]) == ("total_steps", 1)
+    result = run(tmp_path, "impala", "counted::make", "local", total_steps=5000).summary
+    assert (result["exit_reason"], result["restarts"]) == ("total_steps", 1)
     taken = (tmp_path / "count").stat().st_size
     # The environments of the killed one had not all taken its last step, which nobody has heard of.
-    assert 0 <= taken - told["env_steps"] < 4
-    assert told["env_steps"] <= 5000 + 2 * 4 * 20
+    assert 0 <= taken - result["env_steps"] < 4
+    assert result["env_steps"] <= 5000 + 2 * 4 * 20
 
 
 def test_processes_count_together() -> None:
     memory = shared_steps(100, 3)
     mine, other = StepCount.map(memory, 0), StepCount.map(memory, 2)
     mine.add(60)
-    assert not other.spent
+    assert not other.exhausted
     other.add(40)
-    assert mine.spent and (mine.of(0), mine.of(1), mine.of(2)) == (60, 0, 40)
+    assert mine.exhausted and (mine.of(0), mine.of(1), mine.of(2)) == (60, 0, 40)
     again = StepCount.map(memory, 2)  # the next life of a killed process
     again.add(2)
     assert mine.of(2) == 42
     os.close(memory)
-    unlimited = StepCount.alone(None)
+    unlimited = StepCount.single_process(None)
     unlimited.add(1 << 40)
-    assert not unlimited.spent and StepCount.alone(0).spent
+    assert not unlimited.exhausted and StepCount.single_process(0).exhausted

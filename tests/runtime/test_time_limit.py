@@ -9,7 +9,7 @@ import pytest
 
 from thespis import train
 from thespis.cli.main import main
-from thespis.cli.train import settings
+from thespis.cli.train import parse_settings
 
 pytestmark = pytest.mark.timeout(180)
 SMALL: dict[str, Any] = {"actors": 1, "envs_per_actor": 2, "eval_episodes": 1, "eval_every": 0.0, "quiet": True}
@@ -56,18 +56,18 @@ def test_with_seconds_alone_there_are_any_number_of_steps_and_the_rate_falls_ove
 
 
 def test_a_preset_says_how_many_steps_only_where_nobody_says_how_many_seconds() -> None:
-    assert settings("impala", ["--env", "CartPole-v1"]).total_steps == 400_000
+    assert parse_settings("impala", ["--env", "CartPole-v1"]).total_steps == 400_000
     for flags in (["--total-seconds", "5"], ["--total-seconds=5"], ["--total_seconds", "5"]):
-        alone = settings("impala", ["--env", "CartPole-v1", *flags])
+        alone = parse_settings("impala", ["--env", "CartPole-v1", *flags])
         assert (alone.total_steps, alone.total_seconds) == (None, 5.0)
-    both = settings("pbt", ["--env", "CartPole-v1", "--total-seconds", "5", "--total-steps", "7"])
+    both = parse_settings("pbt", ["--env", "CartPole-v1", "--total-seconds", "5", "--total-steps", "7"])
     assert (both.total_steps, both.total_seconds) == (7, 5.0)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("pbt --total-seconds 5", "give --total-steps beside --total-seconds"),
+        ("pbt --total-seconds 5", "give --total-steps with --total-seconds"),
         ("impala --total-steps None", "give --total-steps, --total-seconds, or both"),
         ("impala --total-seconds soon", "total_seconds is 'soon'"),
     ],

@@ -1,4 +1,4 @@
-"""What an inference server is tested with: a policy, its weights, and the actions to expect."""
+"""Parts for tests of an inference server: a policy, its weights, and the expected actions."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from thespis.core.types import Acted, Inputs, State, Version, Versioned
+from thespis.core.types import Inputs, PolicyOutput, State, Version, VersionedWeights
 
 NEVER = 3600.0
-"""Seconds that no test lasts."""
+"""Seconds, longer than any test."""
 
 
 class Policy:
-    """Acts on an observation by repeating it, and counts in its state how often it saw the environment."""
+    """Returns the observation as the action, and counts calls per environment in its state."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []
         self.weights = 0
 
-    def act(self, inputs: Inputs, state: State) -> Acted:
+    def act(self, inputs: Inputs, state: State) -> PolicyOutput:
         self.batches.append(len(inputs.first))
         obs: Any = inputs.obs
         counts = np.where(inputs.first, 0, state[0]) + 1
-        return Acted(obs[:, 0].astype(np.int64), np.full(len(counts), self.weights, np.float32), (counts,))
+        return PolicyOutput(obs[:, 0].astype(np.int64), np.full(len(counts), self.weights, np.float32), (counts,))
 
     def load(self, weights: dict[str, Any]) -> None:
         self.weights = int(weights["w"])
 
 
 class Weights:
-    """New ones whenever a test publishes them."""
+    """A weight store that a test publishes to."""
 
     name = "inference.weights.next"
 
@@ -44,10 +44,10 @@ class Weights:
             self._update += 1
             self._changed.notify_all()
 
-    async def __call__(self, newer_than: Version | None) -> Versioned:
+    async def __call__(self, newer_than: Version | None) -> VersionedWeights:
         async with self._changed:
             await self._changed.wait_for(lambda: newer_than is None or self._update > newer_than.update)
-            return Versioned(Version(0, self._update), {"w": np.array(self._update)})
+            return VersionedWeights(Version(0, self._update), {"w": np.array(self._update)})
 
 
 def wanted(actor: int, number: int, rows: int) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from thespis.core.config import OptimizerConfig
-from thespis.core.types import Array, Stamp, Version
+from thespis.core.types import Array, GradientMeta, Version
 
 SGD = OptimizerConfig(kind="sgd", learning_rate=1.0)
 
@@ -16,6 +16,6 @@ def values(*numbers: float) -> Array:
     return np.array(numbers, np.float32)
 
 
-def stamp(worker: int, at: int = 0, number: int = 1, **rest: Any) -> Stamp:
-    known = {"life": 7, "computed_at": Version(0, at), "steps": 10, "weight": 1.0, "clock": number}
-    return Stamp(worker=worker, number=number, **{**known, **rest})
+def stamp(worker: int, at: int = 0, number: int = 1, **rest: Any) -> GradientMeta:
+    known = {"incarnation": 7, "computed_at": Version(0, at), "steps": 10, "weight": 1.0, "clock": number}
+    return GradientMeta(worker=worker, number=number, **{**known, **rest})

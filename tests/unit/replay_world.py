@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from thespis.core.types import Acted, Array, Inputs, Stream, Unroll, Version
+from thespis.core.types import Array, Inputs, PolicyOutput, Stream, Unroll, Version
 from thespis.envs.autoreset import EnvStep
 from thespis.envs.inputs import next_inputs
 from thespis.experience.limiters import SamplesPerInsert
@@ -89,7 +89,7 @@ class World:
         writer, made = UnrollWriter(length, inputs, ()), []
         while len(made) < number:
             actions = self.rng.integers(0, 5, self.envs)
-            acted = Acted(actions, np.zeros(self.envs, np.float32), (), worth(inputs.obs, actions))
+            acted = PolicyOutput(actions, np.zeros(self.envs, np.float32), (), worth(inputs.obs, actions))
             step = self.step(actions)
             inputs = next_inputs(step, actions)
             unroll = writer.write(acted, Version(0, len(made)), step, inputs)

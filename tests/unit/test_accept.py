@@ -12,10 +12,10 @@ import sys
 from typing import Any
 
 import pytest
-from door_hall import Hall, play
+from inference_hall import Hall, play
 
-from thespis.runtime import direct
-from thespis.runtime.direct import Meeting
+from thespis.runtime import rendezvous
+from thespis.runtime.rendezvous import Rendezvous
 from thespis.transport import accept
 from thespis.transport.connection import Connection
 
@@ -57,11 +57,11 @@ def test_a_stranger_of_another_user_is_closed_before_it_says_anything(monkeypatc
     monkeypatch.setattr(accept, "HANDSHAKE_SECONDS", 3600.0)  # it is not the timeout that closes them
 
     async def script(made: Hall) -> None:
-        await made.line(0)(*made.told(0))
+        await made.client(0)(*made.message(0))
         before = descriptors()
-        there = await strangers(made.server._door._address, 200)  # type: ignore[union-attr]
+        there = await strangers(made.server._listener._address, 200)  # type: ignore[union-attr]
         assert descriptors() - before < 10
-        await made.line(1)(*made.told(1))  # and an actor is let in beside them
+        await made.client(1)(*made.message(1))  # and an actor is let in beside them
         there.stdin.close()
         await there.wait()
 
@@ -102,7 +102,7 @@ def test_listening_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch, numbe
             return await real(listening)
 
         monkeypatch.setattr(loop, "sock_accept", failing)
-        await made.line(0)(*made.told(0))
+        await made.client(0)(*made.message(0))
         assert not left
 
     play(script, near=True)
@@ -121,7 +121,7 @@ def test_no_descriptor_for_an_actors_memory_turns_only_that_actor_away(monkeypat
     monkeypatch.setattr(os, "memfd_create", failing)
 
     async def script(made: Hall) -> None:
-        await made.line(0)(*made.told(0))  # it comes again
+        await made.client(0)(*made.message(0))  # it comes again
 
     play(script, near=True)
     assert not left
@@ -165,14 +165,14 @@ def test_silent_callers_are_bounded_in_number_and_time(monkeypatch: pytest.Monke
 
 def test_three_silent_callers_do_not_hold_up_a_direct_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "HANDSHAKE_SECONDS", 3600.0)
-    monkeypatch.setattr(direct, "ARENA_BYTES", 1 << 16)
-    token, joined = secrets.token_bytes(direct.TOKEN_BYTES), dict[str, Connection]()
+    monkeypatch.setattr(rendezvous, "ARENA_BYTES", 1 << 16)
+    token, joined = secrets.token_bytes(accept.TOKEN_BYTES), dict[str, Connection]()
 
-    def meeting(name: str) -> Meeting:
-        return Meeting(name, token, lambda *_: None, lambda _: None, joined.__setitem__)
+    def greeter(name: str) -> Rendezvous:
+        return Rendezvous(name, token, lambda *_: None, lambda _: None, joined.__setitem__)
 
     async def script() -> None:
-        server, client = meeting("server"), meeting("client")
+        server, client = greeter("server"), greeter("client")
         serving = asyncio.create_task(server.receive())
         silent = [accept.connect(server.address, socket.SOCK_STREAM, 5.0) for _ in range(3)]
         line = await client.join(server.address)

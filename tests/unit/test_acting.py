@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ ROWS = np.random.default_rng(0).uniform(-1.0, 1.0, (5, 6, 3)).astype(np.float32)
 def policy(algorithm: Algorithm[Any], actions: Any = ACTIONS) -> ActingPolicy:
     spaces = Spaces(VECTOR, actions)
     made = algorithm.build_network(spaces, seed=3)
-    return ActingPolicy(algorithm.build_stepper(made, np.random.default_rng(0)), spaces)
+    return ActingPolicy(algorithm.build_policy_runner(made, np.random.default_rng(0)), spaces)
 
 
 def recurrent() -> ActingPolicy:
@@ -59,13 +60,13 @@ def test_each_row_has_a_recurrent_state_of_its_own() -> None:
             actions.append(alone.act(ROWS[step, row], last_reward=row))
             if step == 2 and ends[row]:
                 alone.reset()
-        assert actions == [told[row] for told in together]
+        assert actions == [result[row] for result in together]
 
 
 def test_a_batch_in_the_middle_of_episodes_keeps_its_size() -> None:
     batched = recurrent()
     batched.act(ROWS[0])
-    with pytest.raises(ThespisError, match=r"middle of episodes of a batch of 6 and was given .* batch of 2; call res"):
+    with pytest.raises(ThespisError, match=r"middle of episodes of a batch of 6 but got .* batch of 2; call res"):
         batched.act(ROWS[0, :2])
     with pytest.raises(ThespisError, match=r"one bool per row \(6\)"):
         batched.reset(np.zeros(5, np.bool_))
@@ -96,7 +97,7 @@ def test_predict_passes_the_recurrent_state_through_the_caller() -> None:
     again, _ = one.predict(ROWS[0], None, deterministic=True)
     other.reset()
     assert again.tolist() == other.act(ROWS[0]).tolist(), "nothing is remembered between calls"
-    with pytest.raises(ThespisError, match="give what predict returned for the same rows"):
+    with pytest.raises(ThespisError, match="give the state that predict returned for the same rows"):
         one.predict(ROWS[0, :2], state)
     with pytest.raises(ThespisError, match=r"episode_start has shape \(2,\)"):
         one.predict(ROWS[0], None, episode_start=[True, False])
@@ -161,8 +162,23 @@ def test_a_loaded_run_evaluates_its_policy(tmp_path: Path) -> None:
     assert played.mean == np.mean(played.returns) and played.std == np.std(played.returns)
     assert played.mean_length == played.mean, "a reward of 1 per step"
     assert played.returns != run.evaluate(episodes=3, seed=2, greedy=False).returns
-    with pytest.raises(ThespisError, match="environment has the observation space"):
+    with pytest.raises(ThespisError, match="environment has observation space"):
         run.evaluate(episodes=1, env=other_env)
     with pytest.raises(ThespisError, match=r"has shape \(5,\)"):
         run.policy.act(np.zeros(5))
     assert run.policy.predict(np.zeros((7, 4), np.float32))[0].shape == (7,)
+
+
+def changing_env() -> gym.Env[Any, Any]:
+    return gym.make(os.environ["TASK"])
+
+
+def test_an_environment_that_changed_since_training_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASK", "CartPole-v1")
+    run = thespis.train(
+        "impala", env=changing_env, on="simulation", actors=1, envs_per_actor=2, total_steps=100, eval_episodes=0,
+        network={"hidden": (4,)}, run_dir=tmp_path / "run", quiet=True,
+    )  # fmt: skip
+    monkeypatch.setenv("TASK", "Acrobot-v1")
+    with pytest.raises(ThespisError, match=r"the environment has observation space .*, but the policy has"):
+        run.evaluate(episodes=1)

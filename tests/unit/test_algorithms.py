@@ -13,36 +13,36 @@ import pytest
 import yaml
 
 from thespis import load, resume, train
-from thespis.algorithms.base import fitting
+from thespis.algorithms.base import fitting_algorithms
 from thespis.algorithms.ppo import PPO
 from thespis.algorithms.vtrace import VTrace
 from thespis.cli.main import main
-from thespis.cli.train import settings as cli_settings
+from thespis.cli.train import parse_settings as cli_settings
 from thespis.core.config import Experiment, Unrolls
-from thespis.core.config_io import dump_yaml, load_yaml, to_dict, updated
+from thespis.core.config_io import dump_yaml, load_yaml, to_dict, with_settings
 from thespis.core.errors import ThespisError
-from thespis.core.settings import settings
+from thespis.core.settings import walk_settings
 from thespis.report.curves import grouped
 from thespis.training import presets as preset_files
-from thespis.training.launch import check
+from thespis.training.launch import check_settings
 from thespis.training.registry import PAIRS, architecture, architectures, defaults, load_config, presets
 
 TAKEN = [
     (name, algorithm)
     for name in architectures()
     if hasattr(architecture(name).Config(), "algorithm")
-    for algorithm in fitting(architecture(name).Config)
+    for algorithm in fitting_algorithms(architecture(name).Config)
 ]
 FILES = sorted(preset_files._DIRECTORY.glob("*.yaml"))
 
 
 def made(name: str, algorithm: str) -> Experiment:
-    return updated(architecture(name).Config(), {"algorithm": algorithm})
+    return with_settings(architecture(name).Config(), {"algorithm": algorithm})
 
 
 @pytest.mark.parametrize(("name", "algorithm"), TAKEN)
 def test_no_two_settings_share_a_name(name: str, algorithm: str) -> None:
-    found = Counter(each.path for each in settings(made(name, algorithm)))
+    found = Counter(each.path for each in walk_settings(made(name, algorithm)))
     assert not [path for path, times in found.items() if times > 1]
     firsts = {path for path in found if "." not in path}
     assert not firsts & {path.partition(".")[0] for path in found if "." in path}, "a setting and a table of one name"
@@ -51,7 +51,7 @@ def test_no_two_settings_share_a_name(name: str, algorithm: str) -> None:
 @pytest.mark.parametrize(("name", "algorithm"), TAKEN)
 def test_a_config_file_gives_back_what_was_written(name: str, algorithm: str, tmp_path: Path) -> None:
     for cfg in (made(name, algorithm), defaults(name, "ALE/Pong-v5", {"algorithm": algorithm})):
-        assert updated(architecture(name).Config(), to_dict(cfg)) == cfg
+        assert with_settings(architecture(name).Config(), to_dict(cfg)) == cfg
         file = tmp_path / "config.yaml"
         file.write_bytes(dump_yaml({"architecture": name, **to_dict(cfg)}))
         assert defaults(name, None, load_config(file)[1]) == cfg
@@ -66,7 +66,7 @@ def test_every_preset_has_a_source_and_fits(file: Path) -> None:
         assert found
         for preset in found:
             assert preset.source.strip()
-            assert updated(plain, preset.settings) is not None
+            assert with_settings(plain, preset.settings) is not None
             assert defaults(name, preset.pattern, {} if algorithm == "any" else {"algorithm": algorithm})
 
 
@@ -155,9 +155,9 @@ def test_a_run_whose_settings_cannot_be_read_is_refused(tmp_path: Path, capsys: 
     for command in ("resume", "eval"):
         assert main([command, str(path)]) == 2
         said = capsys.readouterr().err
-        assert "has settings that this version of Thespis does not read" in said and said.count("\n") == 1
+        assert "has settings that this version of Thespis does not know" in said and said.count("\n") == 1
         assert "unknown setting 'dqn'" in said and f"--init-from {path}" in said
-    with pytest.raises(ThespisError, match="does not read"):
+    with pytest.raises(ThespisError, match="does not know"):
         resume(path)
 
 
@@ -172,7 +172,7 @@ def test_algorithms_that_do_not_fit_are_refused(tmp_path: Path, capsys: Any) -> 
             train("impala", algorithm=given, run_dir=tmp_path / "run")
     config = architecture("impala").Config
     with pytest.raises(ThespisError, match="learns from rounds of one version"):
-        check("impala", config(algorithm=PPO()))
+        check_settings("impala", config(algorithm=PPO()))
     with pytest.raises(ThespisError, match="--algorithm is 'pp'; choose ppo"):
         defaults("ppo", None, {"algorithm": "pp"})
     with pytest.raises(ThespisError, match="--algorithm dqn .*; choose qtopt$"):
@@ -196,7 +196,7 @@ def test_the_list_shows_what_each_architecture_takes(capsys: Any) -> None:
     assert after["seed"].startswith("--algorithm vtrace, a2c") and "ppo" in after["seed"]
     assert after["apex"] == "--algorithm dqn, dpg, r2d2, sac"
     for name, (where, given) in PAIRS.items():
-        assert after[name] == f"stands for {where} --algorithm {given}"
+        assert after[name] == f"means {where} --algorithm {given}"
 
 
 def test_a_graph_follows_the_algorithm(capsys: Any) -> None:
@@ -210,5 +210,5 @@ def test_a_graph_follows_the_algorithm(capsys: Any) -> None:
 def test_torch_is_not_loaded_for_help(words: str) -> None:
     call = f"main({words.split()!r})"
     code = f"import sys\nfrom thespis.cli.main import main\ntry: {call}\nfinally: print('torch' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.splitlines()[-1] == "False"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert result.splitlines()[-1] == "False"

@@ -78,7 +78,7 @@ def collect(environments: Environments, steps: int) -> tuple[list[list[Any]], li
         rows = [map_tree(lambda leaf, i=i: leaf[i], obs) for i in range(count)]
         step = environments.step(np.array([policy(row) for row in rows]))
         flagged = step.terminated | step.truncated | step.first | ~step.valid
-        assert step.usual == (not flagged.any() and step.final_obs is None)
+        assert step.mid_episode == (not flagged.any() and step.final_obs is None)
         for i in np.flatnonzero(step.valid):
             ended = step.terminated[i] or step.truncated[i]
             source = step.final_obs if ended and step.final_obs is not None else step.obs

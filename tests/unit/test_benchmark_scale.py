@@ -12,7 +12,7 @@ import yaml
 from benchmarks.prediction import Times, calibrate, cost_model, ends, fit, predict, time_work
 from benchmarks.scale import page
 from benchmarks.waiting import SETTINGS
-from thespis.runtime.costs import CostModel
+from thespis.runtime.cost_model import CostModel
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import pytest
 
 from thespis import train
-from thespis.algorithms.base import fitting
+from thespis.algorithms.base import fitting_algorithms
 from thespis.cli.main import main
 from thespis.core.bounds import Bounds, Count, Fraction, Positive, check_numbers, numbers_of
 from thespis.core.config import Experiment
-from thespis.core.config_io import updated
+from thespis.core.config_io import with_settings
 from thespis.core.errors import ThespisError
 from thespis.population.search_space import priors
 from thespis.training import registry
@@ -42,11 +42,11 @@ ALLOWED: dict[str, str] = {
 TOGETHER = (
     "--network.lstm must stay 0",
     "lower --network.cem.elites",
-    "give --network.critic-hidden two",
-    "give --network.hidden two layers or more",
-    "drawn evenly",
-    "give them in order",
-    "some steps would never be learned from",
+    "give --network.critic-hidden at least two layers",
+    "give --network.hidden at least two layers",
+    "samples uniformly",
+    "lower it or raise --noise",
+    "some steps would never be trained",
 )
 
 
@@ -54,7 +54,10 @@ def configs() -> Iterator[tuple[str, str | None]]:
     """Every architecture with each algorithm that it takes, by their names."""
     for name in architectures():
         config = architecture(name).Config
-        yield from ((name, algorithm) for algorithm in (fitting(config) if hasattr(config(), "algorithm") else [None]))
+        yield from (
+            (name, algorithm)
+            for algorithm in (fitting_algorithms(config) if hasattr(config(), "algorithm") else [None])
+        )
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:
@@ -148,7 +151,7 @@ def test_a_range_outlives_a_new_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "result"),
     [
         ({"sizes": [3, 0]}, "--sizes is 0; give at least 1"),
         ({"limit": -1}, "--limit is -1.0; give more than 0"),
@@ -156,22 +159,22 @@ def test_a_range_outlives_a_new_default() -> None:
         ({"inner": {"rate": math.inf}}, "--inner.rate is inf; give a finite number"),
     ],
 )
-def test_what_is_said(data: dict[str, Any], told: str) -> None:
-    assert updated(Ranged(), {}) == Ranged()
+def test_what_is_said(data: dict[str, Any], result: str) -> None:
+    assert with_settings(Ranged(), {}) == Ranged()
     with pytest.raises(ThespisError) as refused:
-        updated(Ranged(), data)
-    assert str(refused.value) == told
+        with_settings(Ranged(), data)
+    assert str(refused.value) == result
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "result"),
     [
-        ("discount uniform 0.5 1.5", "--tune discount: 1.5 will not do; give at least 0 and at most 1"),
-        ("unroll_length choice 4 0", "--tune unroll_length: 0 will not do; give at least 1"),
+        ("discount uniform 0.5 1.5", "--tune discount: 1.5 is out of range; give at least 0 and at most 1"),
+        ("unroll_length choice 4 0", "--tune unroll_length: 0 is out of range; give at least 1"),
         ("entropy_cost uniform 0 inf", "--tune entropy_cost: 'inf' is not a finite number"),
     ],
 )
-def test_a_population_draws_only_what_its_members_take(words: str, told: str) -> None:
+def test_a_population_draws_only_what_its_members_take(words: str, result: str) -> None:
     with pytest.raises(ThespisError) as refused:
         priors(words.split(), architecture("impala").Config(), "--tune")
-    assert str(refused.value) == told
+    assert str(refused.value) == result

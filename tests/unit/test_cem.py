@@ -11,16 +11,16 @@ from thespis.algorithms.qtopt import QTOpt
 from thespis.architectures import qtopt
 from thespis.core.errors import ThespisError
 from thespis.core.types import Array
-from thespis.envs.spaces import action_row, env_actions, one_part
-from thespis.networks.cem import Parts, every, search, split, uniform
-from thespis.networks.configs import CEMConfig, ScoredNetworkConfig
-from thespis.networks.scored import ActionCode, parts_of
+from thespis.envs.spaces import action_row, env_actions, refuse_composite_actions
+from thespis.networks.cem import ActionParts, every_choice, search, split, uniform
+from thespis.networks.configs import CEMConfig, QFunctionConfig
+from thespis.networks.q_function import ActionEncoding, action_parts_of
 
 PAPER = CEMConfig()
 
 
 def test_the_peak_of_a_parabola() -> None:
-    actions, values = search(lambda a: -((a[..., 0] - 0.3) ** 2), 1000, Parts(1), PAPER, np.random.default_rng(0))
+    actions, values = search(lambda a: -((a[..., 0] - 0.3) ** 2), 1000, ActionParts(1), PAPER, np.random.default_rng(0))
     errors = np.abs(actions[:, 0] - 0.3)
     assert errors.mean() < 0.005 and errors.max() < 0.15
     np.testing.assert_allclose(values, -(errors**2), atol=1e-6)
@@ -28,14 +28,14 @@ def test_the_peak_of_a_parabola() -> None:
 
 @pytest.mark.parametrize("peak", [-1.0, 1.0])
 def test_an_optimum_at_the_bound_is_found_exactly(peak: float) -> None:
-    actions, _ = search(lambda a: a.sum(-1) * peak, 50, Parts(1), PAPER, np.random.default_rng(0))
+    actions, _ = search(lambda a: a.sum(-1) * peak, 50, ActionParts(1), PAPER, np.random.default_rng(0))
     assert (actions == peak).all()
 
 
 def test_every_row_has_an_optimum_of_its_own() -> None:
     peaks = np.random.default_rng(1).uniform(-0.9, 0.9, (200, 1, 3)).astype(np.float32)
     wide = CEMConfig(samples=128, iterations=6, elites=10)
-    actions, _ = search(lambda a: -((a - peaks) ** 2).sum(-1), 200, Parts(3), wide, np.random.default_rng(0))
+    actions, _ = search(lambda a: -((a - peaks) ** 2).sum(-1), 200, ActionParts(3), wide, np.random.default_rng(0))
     assert np.abs(actions - peaks[:, 0]).mean() < 0.02
 
 
@@ -44,14 +44,15 @@ def test_more_iterations_are_never_worse_than_the_best_sample_so_far() -> None:
         return np.sin(20.0 * a[..., 0]) - np.abs(a[..., 0])
 
     best = [
-        search(score, 100, Parts(1), CEMConfig(iterations=number), np.random.default_rng(3))[1] for number in (1, 2, 4)
+        search(score, 100, ActionParts(1), CEMConfig(iterations=number), np.random.default_rng(3))[1]
+        for number in (1, 2, 4)
     ]
     assert (best[1] >= best[0]).all() and (best[2] >= best[1]).all()
 
 
 def test_few_choices_are_all_scored() -> None:
     table = np.random.default_rng(0).standard_normal((500, 12)).astype(np.float32)
-    parts = Parts(0, (3, 4))
+    parts = ActionParts(0, (3, 4))
     asked = []
 
     def score(a: Array) -> Array:
@@ -60,7 +61,7 @@ def test_few_choices_are_all_scored() -> None:
         return np.take_along_axis(table, 4 * first + second, 1)
 
     actions, values = search(score, 500, parts, PAPER, np.random.default_rng(0))
-    assert asked == [(500, 12, 7)] and len(every(parts)) == 12
+    assert asked == [(500, 12, 7)] and len(every_choice(parts)) == 12
     np.testing.assert_array_equal(values, table.max(1))
     first, second = (part.argmax(-1) for part in split(actions, parts))
     np.testing.assert_array_equal(4 * first + second, table.argmax(1))
@@ -69,7 +70,7 @@ def test_few_choices_are_all_scored() -> None:
 def test_many_choices_are_searched() -> None:
     """4,096 actions, far more than samples; each of the six choices counts by itself."""
     wanted = np.random.default_rng(0).integers(0, 4, (100, 1, 6))
-    parts, cfg = Parts(0, (4,) * 6), CEMConfig(samples=64, iterations=5, elites=8)
+    parts, cfg = ActionParts(0, (4,) * 6), CEMConfig(samples=64, iterations=5, elites=8)
 
     def score(a: Array) -> Array:
         chosen = np.stack([part.argmax(-1) for part in split(a, parts)], -1)
@@ -81,7 +82,7 @@ def test_many_choices_are_searched() -> None:
 
 def test_numbers_and_choices_together() -> None:
     """What number is best depends on the choice, and one choice is best."""
-    parts, peaks = Parts(1, (3,)), np.array([-0.5, 0.2, 0.7], np.float32)
+    parts, peaks = ActionParts(1, (3,)), np.array([-0.5, 0.2, 0.7], np.float32)
 
     def score(a: Array) -> Array:
         return a[..., 2] - (a[..., 0] - a[..., 1:] @ peaks) ** 2
@@ -92,7 +93,7 @@ def test_numbers_and_choices_together() -> None:
 
 
 def test_any_actions_cover_the_space() -> None:
-    actions = uniform(4000, Parts(2, (3,)), np.random.default_rng(0))
+    actions = uniform(4000, ActionParts(2, (3,)), np.random.default_rng(0))
     assert actions[:, :2].min() < -0.99 and actions[:, :2].max() > 0.99
     np.testing.assert_allclose(actions[:, 2:].mean(0), 1 / 3, atol=0.05)
 
@@ -103,15 +104,15 @@ MIXED = spaces.Dict({"gripper": spaces.Discrete(3, start=1), "move": spaces.Box(
 @pytest.mark.parametrize(
     ("space", "parts"),
     [
-        (spaces.Discrete(4, start=7), Parts(0, (4,))),
-        (spaces.MultiDiscrete([2, 3]), Parts(0, (2, 3))),
-        (spaces.Box(-1, 1, (2, 2)), Parts(4)),
-        (MIXED, Parts(2, (3,))),
-        (spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 1, ()), spaces.Discrete(5))), Parts(1, (2, 5))),
+        (spaces.Discrete(4, start=7), ActionParts(0, (4,))),
+        (spaces.MultiDiscrete([2, 3]), ActionParts(0, (2, 3))),
+        (spaces.Box(-1, 1, (2, 2)), ActionParts(4)),
+        (MIXED, ActionParts(2, (3,))),
+        (spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 1, ()), spaces.Discrete(5))), ActionParts(1, (2, 5))),
     ],
 )
-def test_vectors_and_actions_are_each_other_s_inverse(space: spaces.Space[object], parts: Parts) -> None:
-    code = ActionCode(space)
+def test_vectors_and_actions_are_each_other_s_inverse(space: spaces.Space[object], parts: ActionParts) -> None:
+    code = ActionEncoding(space)
     assert code.parts == parts
     vectors = uniform(20, parts, np.random.default_rng(0))
     actions = code.decode(vectors)
@@ -143,16 +144,16 @@ def test_an_action_of_several_parts_as_the_environment_takes_it() -> None:
 )
 def test_what_cannot_be_searched_is_refused(space: spaces.Space[object], what: str) -> None:
     with pytest.raises(ThespisError, match=what):
-        parts_of(space)
+        action_parts_of(space)
 
 
 def test_who_knows_no_parts_refuses_them() -> None:
-    with pytest.raises(ThespisError, match="by qtopt alone"):
-        one_part(MIXED)
-    one_part(spaces.Discrete(2))
+    with pytest.raises(ThespisError, match="only qtopt learns"):
+        refuse_composite_actions(MIXED)
+    refuse_composite_actions(spaces.Discrete(2))
 
 
 @pytest.mark.parametrize("settings", [{"elites": 0}, {"elites": 65}, {"iterations": 0}, {"floor": 0.0}])
 def test_searches_that_cannot_be(settings: dict[str, float]) -> None:
     with pytest.raises(ThespisError, match="--network.cem"):
-        qtopt.Config(algorithm=QTOpt(network=ScoredNetworkConfig(cem=CEMConfig(**settings))))  # type: ignore[arg-type]
+        qtopt.Config(algorithm=QTOpt(network=QFunctionConfig(cem=CEMConfig(**settings))))  # type: ignore[arg-type]

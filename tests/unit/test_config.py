@@ -13,7 +13,7 @@ from thespis.algorithms.vtrace import VTrace
 from thespis.architectures import qtopt, r2d3
 from thespis.architectures.impala import Config
 from thespis.core.config import Experiment, NetworkConfig
-from thespis.core.config_io import dump_yaml, load_yaml, to_dict, updated
+from thespis.core.config_io import dump_yaml, load_yaml, to_dict, with_settings
 from thespis.core.errors import ThespisError
 from thespis.core.user_code import locate, resolve
 from thespis.training.presets import matching
@@ -33,7 +33,7 @@ ODD = Config(
 
 @pytest.mark.parametrize("cfg", [Config(), ODD], ids=["defaults", "odd"])
 def test_round_trips(cfg: Config, tmp_path: Path) -> None:
-    assert updated(Config(), to_dict(cfg)) == cfg
+    assert with_settings(Config(), to_dict(cfg)) == cfg
     path = tmp_path / "config.yaml"
     path.write_bytes(dump_yaml({"architecture": "impala", **to_dict(cfg)}))
     name, data = load_config(path)
@@ -43,14 +43,14 @@ def test_round_trips(cfg: Config, tmp_path: Path) -> None:
 
 def test_what_is_left_out_keeps_its_default() -> None:
     base = Config(seed=9, algorithm=VTrace(network=NetworkConfig(lstm=4)))
-    cfg = updated(base, {"network": {"hidden": [1]}})
+    cfg = with_settings(base, {"network": {"hidden": [1]}})
     assert cfg == dataclasses.replace(base, algorithm=VTrace(network=NetworkConfig(lstm=4, hidden=(1,))))
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"sed": 1}, "config: unknown setting 'sed'; known are env, on, seed"),
+        ({"sed": 1}, "config: unknown setting 'sed'; the settings are env, on, seed"),
         ({"network": {"lstn": 1}}, "config: unknown setting network.'lstn'"),
         ({"network": 3}, "config: network. should be a table of settings, not 3"),
         ({"seed": "one"}, "config: seed is 'one', which is not int"),
@@ -64,12 +64,12 @@ def test_what_is_left_out_keeps_its_default() -> None:
         ({"actors": 0}, "--actors is 0; give at least 1"),
         ({"env_timeout": 0}, "--env-timeout is 0.0; give more than 0"),
         ({"eval_every": -1}, "--eval-every is -1.0; give at least 0"),
-        ({"faults": ["kill actor 0 at 1"]}, "belong to the simulation"),
+        ({"faults": ["kill actor 0 at 1"]}, "need the simulation"),
     ],
 )
 def test_mistakes_are_named(data: dict[str, Any], words: str) -> None:
     with pytest.raises(ThespisError) as error:
-        updated(Config(), data)
+        with_settings(Config(), data)
     assert words in str(error.value)
 
 
@@ -94,7 +94,7 @@ def test_files_that_are_no_config(text: str, tmp_path: Path) -> None:
 def test_a_config_without_its_architecture(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("seed: 1\n")
-    with pytest.raises(ThespisError, match="does not say its architecture"):
+    with pytest.raises(ThespisError, match="has no architecture"):
         load_config(path)
 
 

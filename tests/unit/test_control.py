@@ -24,17 +24,17 @@ def test_a_later_message_does_not_overtake_those_that_came_with_the_first() -> N
     async def run() -> list[Any]:
         left, right = socket.socketpair()
         supervisor, process = Control(left), Control(right)
-        heard: list[Any] = []
+        messages: list[Any] = []
         supervisor.send("start")
         supervisor.send("line to the first life")
         assert process.receive_one() == ("start", [])
         supervisor.send("line to the second life")
-        process.listen(asyncio.get_running_loop(), lambda message, _: heard.append(message))
-        while len(heard) < 2:
+        process.listen(asyncio.get_running_loop(), lambda message, _: messages.append(message))
+        while len(messages) < 2:
             await asyncio.sleep(0.001)
         supervisor.close()
         process.close()
-        return heard
+        return messages
 
     assert play(run()) == ["line to the first life", "line to the second life"]
 
@@ -44,7 +44,7 @@ def test_a_process_that_reads_nothing_does_not_block_its_supervisor() -> None:
         loop = asyncio.get_running_loop()
         left, right = socket.socketpair()
         supervisor, process = Control(left, loop), Control(right)
-        heard: list[Any] = []
+        messages: list[Any] = []
         given: list[bytes] = []
         big = "x" * (1 << 20)  # more than a socket holds
         supervisor.send(("start", big))
@@ -54,7 +54,7 @@ def test_a_process_that_reads_nothing_does_not_block_its_supervisor() -> None:
         supervisor.send("last")
 
         def hear(message: Any, descriptors: list[int]) -> None:
-            heard.append(message)
+            messages.append(message)
             for descriptor in descriptors:
                 given.append(os.read(descriptor, 10))
                 os.close(descriptor)
@@ -62,14 +62,14 @@ def test_a_process_that_reads_nothing_does_not_block_its_supervisor() -> None:
         os.write(write, b"hello")
         os.close(write)
         process.listen(loop, hear)
-        while len(heard) < 3:
+        while len(messages) < 3:
             await asyncio.sleep(0.001)
         supervisor.close()
         process.close()
-        return heard, given
+        return messages, given
 
-    heard, given = play(run())
-    assert [message[0] if isinstance(message, tuple) else message for message in heard] == [
+    messages, given = play(run())
+    assert [message[0] if isinstance(message, tuple) else message for message in messages] == [
         "start",
         "descriptor",
         "last",

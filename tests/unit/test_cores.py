@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from thespis.architectures.builders import learner_network
+from thespis.architectures.builders import build_learner_network
 from thespis.architectures.es import Config as Evolution
 from thespis.architectures.ppo import Config as PPO
 from thespis.core.config import Experiment
@@ -65,7 +65,7 @@ def test_cgroups_of_version_1(groups: Path) -> None:
 
 def test_threads_of_a_learner(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cores.learner_threads(9_000, 0) == 1, "a small network"
-    assert cores.learner_threads(cores.SMALL, 0) == 16
+    assert cores.learner_threads(cores.ONE_THREAD_BELOW, 0) == 16
     assert cores.learner_threads(1_700_000, 4) == 12
     assert cores.learner_threads(1_700_000, 100) == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
@@ -79,13 +79,13 @@ def test_a_learner_is_built_for_as_many(groups: Path, monkeypatch: pytest.Monkey
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        learner_network(ctx, PPO(actors=3), in_turns=True)
+        build_learner_network(ctx, PPO(actors=3), in_turns=True)
         assert torch.get_num_threads() == 1
-        monkeypatch.setattr(cores, "SMALL", 0)
+        monkeypatch.setattr(cores, "ONE_THREAD_BELOW", 0)
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(5)))
-        learner_network(ctx, PPO(actors=3), in_turns=True)
+        build_learner_network(ctx, PPO(actors=3), in_turns=True)
         assert torch.get_num_threads() == 5
-        learner_network(ctx, PPO(actors=3))
+        build_learner_network(ctx, PPO(actors=3))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -97,8 +97,8 @@ def test_threads_that_wait_do_not_spin() -> None:
     child.pop("GOMP_SPINCOUNT", None)
     library = next((Path(torch.__file__).parent / "lib").glob("libgomp*"))  # all of torch would take seconds
     load = f"import ctypes; ctypes.CDLL({str(library)!r})"
-    told = subprocess.run([sys.executable, "-c", load], env=child, capture_output=True, text=True, check=True)
-    assert "OMP_WAIT_POLICY = 'PASSIVE'" in told.stderr and "GOMP_SPINCOUNT = '0'" in told.stderr
+    result = subprocess.run([sys.executable, "-c", load], env=child, capture_output=True, text=True, check=True)
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in result.stderr and "GOMP_SPINCOUNT = '0'" in result.stderr
 
 
 def test_the_number_of_cores_is_asked_for_in_one_place() -> None:

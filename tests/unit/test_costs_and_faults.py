@@ -14,10 +14,10 @@ import pytest
 from thespis.core.context import Identity
 from thespis.core.errors import ThespisError
 from thespis.core.program import Program
-from thespis.core.types import Version, Versioned
-from thespis.runtime.costs import CostModel, WorkCost, message_bytes
+from thespis.core.types import Version, VersionedWeights
+from thespis.runtime.cost_model import CostModel, WorkCost, message_bytes
 from thespis.runtime.faults import Fault, parse_faults
-from thespis.runtime.virtual import Cores, SimulatedContext, VirtualLoop
+from thespis.runtime.virtual_time import Cores, SimulatedContext, VirtualLoop
 from thespis.training.registry import architecture, defaults
 
 RNG = np.random.default_rng(0)
@@ -115,7 +115,7 @@ def test_a_role_with_a_thread_works_beside_its_process(thread: bool, seconds: fl
             SimulatedContext(Identity(role, 0, run_seed=0), loop, costs, cores, RNG, "hub", threaded)
             for role, threaded in (("learner", thread), ("inference", False))
         )
-        await asyncio.gather(learner.aside("learn", 1, list), infer(inference))
+        await asyncio.gather(learner.run_in_thread("learn", 1, list), infer(inference))
         assert loop.time() == pytest.approx(seconds)
 
     in_virtual_time(play())
@@ -206,7 +206,7 @@ def test_a_cost_model_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_messages_weigh_what_their_arrays_do() -> None:
-    weights = Versioned(Version(0, 1), {"w": np.zeros(1000, np.float32)})
+    weights = VersionedWeights(Version(0, 1), {"w": np.zeros(1000, np.float32)})
     assert 4000 < message_bytes(weights) < 4200
     assert message_bytes([np.zeros(10), np.zeros(10)]) > 160
     assert message_bytes(None) == 16

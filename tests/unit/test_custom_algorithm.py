@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from thespis import Trained, load, resume, train
+from thespis import TrainedRun, load, resume, train
 from thespis.cli.main import main
 from thespis.core.errors import ThespisError
 from thespis.runs.trust import Untrusted
@@ -27,7 +27,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(shutil.copy(EXAMPLE, tmp_path / "mine.py"))
 
 
-def trained(file: Path, architecture: str = "impala", **settings: Any) -> Trained:
+def trained(file: Path, architecture: str = "impala", **settings: Any) -> TrainedRun:
     place = file.parent / "run"
     return train(architecture, algorithm=f"{file}::MyAlgorithm", run_dir=place, **(SMALL | settings))
 

@@ -16,9 +16,9 @@ from safetensors.numpy import load_file, save_file
 from thespis.core.config import EnvConfig
 from thespis.core.errors import ThespisError
 from thespis.core.system.commit import commit_directory, stage
-from thespis.envs.make import describe, make
+from thespis.envs.make import describe_env, make_envs
 from thespis.envs.spaces import Spaces, env_actions, policy_actions
-from thespis.experience.demonstrations import Demonstration, fitted, load, save, unrolls
+from thespis.experience.demonstrations import Demonstration, fitted, load_demonstrations, save_demonstrations, unrolls
 from thespis.experience.recording import gather, record
 
 VECTOR = Spaces(Box(-9.0, 9.0, (3,), np.float32), Discrete(4))
@@ -48,15 +48,15 @@ def same(one: Demonstration, other: Demonstration) -> None:
 @pytest.mark.parametrize("spaces", [VECTOR, MIXED], ids=["vector", "dict"])
 def test_what_is_written_is_what_is_read(spaces: Spaces, tmp_path: Path) -> None:
     written = episodes(spaces)
-    save(tmp_path / "new" / "demos", written, {"env": "some"})
-    read = fitted(load(tmp_path / "new" / "demos"), spaces, "demos")
+    save_demonstrations(tmp_path / "new" / "demos", written, {"env": "some"})
+    read = fitted(load_demonstrations(tmp_path / "new" / "demos"), spaces, "demos")
     assert [len(episode) for episode in read] == [3, 1, 5]
     for one, other in zip(written, read, strict=True):
         same(one, other)
     about = json.loads((tmp_path / "new" / "demos" / "about.json").read_text())
     assert (about["version"], about["episodes"], about["steps"], about["env"]) == (1, 3, 9, "some")
-    with pytest.raises(ThespisError, match="is there already"):
-        save(tmp_path / "new" / "demos", written, {})
+    with pytest.raises(ThespisError, match="already exists"):
+        save_demonstrations(tmp_path / "new" / "demos", written, {})
     assert [entry.name for entry in (tmp_path / "new").iterdir()] == ["demos"], "nothing half written"
 
 
@@ -82,10 +82,10 @@ def change(path: Path) -> None:
     ],
 )
 def test_damage_is_named(damage: Callable[[Path], None], what: str, tmp_path: Path) -> None:
-    save(tmp_path / "demos", episodes(VECTOR), {})
+    save_demonstrations(tmp_path / "demos", episodes(VECTOR), {})
     damage(tmp_path / "demos")
     with pytest.raises(ThespisError, match=what):
-        load(tmp_path / "demos")
+        load_demonstrations(tmp_path / "demos")
 
 
 def rewritten(path: Path, columns: dict[str, Any], about: dict[str, Any]) -> Path:
@@ -102,16 +102,16 @@ def rewritten(path: Path, columns: dict[str, Any], about: dict[str, Any]) -> Pat
     [
         ("rewards", None, "'rewards' is missing"),
         ("obs", None, "'obs' is missing"),
-        ("terminated", np.ones(2, np.bool_), "do not fit the lengths"),
-        ("lengths", np.array([3, 0, 6]), "do not fit the lengths"),
-        ("actions", np.ones(4, np.int64), "do not fit the lengths"),
+        ("terminated", np.ones(2, np.bool_), "do not match the lengths"),
+        ("lengths", np.array([3, 0, 6]), "do not match the lengths"),
+        ("actions", np.ones(4, np.int64), "do not match the lengths"),
         ("about", {"format": "thespis demonstrations", "version": 2}, "demonstrations 2, not thespis demonstrations 1"),
-        ("about", {}, "no demonstrations that can be read"),
-        ("about", [], "no demonstrations that can be read"),
+        ("about", {}, "cannot be read"),
+        ("about", [], "cannot be read"),
     ],
 )
 def test_missing_and_contradicting_fields_are_named(column: str, value: Any, what: str, tmp_path: Path) -> None:
-    save(tmp_path / "demos", episodes(VECTOR), {})
+    save_demonstrations(tmp_path / "demos", episodes(VECTOR), {})
     columns = load_file(tmp_path / "demos" / "episodes.safetensors")
     about = json.loads((tmp_path / "demos" / "about.json").read_text())
     if column == "about":
@@ -121,7 +121,7 @@ def test_missing_and_contradicting_fields_are_named(column: str, value: Any, wha
     else:
         columns[column] = value
     with pytest.raises(ThespisError, match=what):
-        load(rewritten(tmp_path / "demos", columns, about))
+        load_demonstrations(rewritten(tmp_path / "demos", columns, about))
 
 
 def with_nan(obs: Any) -> Any:
@@ -133,7 +133,7 @@ def with_nan(obs: Any) -> Any:
 @pytest.mark.parametrize(
     ("spaces", "what"),
     [
-        (Spaces(Box(-1, 1, (4,), np.float32), Discrete(4)), r"observation has shape \(5, 3\), 4 steps want \(5, 4\)"),
+        (Spaces(Box(-1, 1, (4,), np.float32), Discrete(4)), r"observation has shape \(5, 3\), 4 steps need \(5, 4\)"),
         (Spaces(VECTOR.observation_space, Discrete(3)), r"action 3 is not in Discrete\(3\)"),
         (Spaces(VECTOR.observation_space, Discrete(4, start=1)), "action 0 is not in"),
         (Spaces(VECTOR.observation_space, MultiDiscrete([4, 4])), r"the actions have shape \(4,\)"),
@@ -158,7 +158,7 @@ def test_numbers_that_are_none_are_refused() -> None:
     for episode, what in zip(bad, ("observation holds nan", "finite numbers", "actions are float64"), strict=True):
         with pytest.raises(ThespisError, match=f"demos, episode 1: .*{what}"):
             fitted([good, episode], VECTOR, "demos")
-    with pytest.raises(ThespisError, match="not one episode"):
+    with pytest.raises(ThespisError, match="there are no episodes"):
         fitted([], VECTOR, "demos")
 
 
@@ -197,7 +197,7 @@ def test_unrolls_join_to_the_episode(terminated: bool) -> None:
 @pytest.mark.parametrize("truncate", [False, True])
 def test_recorded_episodes_are_whole(truncate: bool) -> None:
     """The observation that ended an episode is in it, the one that opened the next is not."""
-    envs = make(EnvConfig("thespis/Chain-v0", {"length": 4, "truncate": truncate}), 1)
+    envs = make_envs(EnvConfig("thespis/Chain-v0", {"length": 4, "truncate": truncate}), 1)
     played = record(envs, lambda inputs: np.zeros(1, np.int64), 3, seed=0)
     envs.close()
     for number, episode in enumerate(played):
@@ -238,10 +238,10 @@ def test_a_scripted_policy_acts_as_the_environment_does() -> None:
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        (wrong, r"did 9, which is not in Discrete\(4\)"),
+        (wrong, r"returned 9, which is not in Discrete\(4\)"),
         (broken, "raised RuntimeError: no idea"),
         ("thespis.envs.toys::nobody", "cannot be loaded"),
-        ("nowhere", "no demonstrations in nowhere"),
+        ("nowhere", "nowhere holds no demonstrations"),
         ("minari:no/such-v0", "'no/such-v0' cannot be read"),
     ],
 )
@@ -267,7 +267,7 @@ def test_a_minari_dataset_of_this_machine_is_read(tmp_path: Path, monkeypatch: p
         )
         for number, episode in enumerate(played)
     ]  # fmt: skip
-    spaces = describe("thespis/Lock-v0")
+    spaces = describe_env("thespis/Lock-v0")
     minari.create_dataset_from_buffers(
         "lock/opened-v0", buffers, observation_space=spaces.observation_space, action_space=spaces.action_space,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from pages import PAGES, ROOT, commands
 
 from thespis.cli import train
 from thespis.cli.main import main
-from thespis.training.launch import check
+from thespis.training.launch import check_settings
 
 ABSENT = re.compile(r"my_package|DIR|\.pem|\.yaml|pumped|demos|Swimmer|ALE/|minari|\$")
 """What a reader has and this test has not, or what takes more than the package itself to look at."""
@@ -54,9 +54,9 @@ def test_training_commands_are_understood(
         return
     name, *flags = words
     if ABSENT.search(" ".join(words)):
-        train.settings(name, flags)
+        train.parse_settings(name, flags)
     else:
-        check(name, train.settings(name, flags))
+        check_settings(name, train.parse_settings(name, flags))
 
 
 @pytest.mark.parametrize(("page", "words"), OTHERS, ids=lambda part: part if isinstance(part, str) else " ".join(part))

@@ -12,12 +12,12 @@ from gymnasium import spaces
 from thespis.algorithms.dpg import DPG
 from thespis.algorithms.updates.dpg import DPGUpdate, action_slopes
 from thespis.core.errors import NonFiniteLoss, ThespisError
-from thespis.core.types import Array, Inputs, Transitions
+from thespis.core.types import Array, Inputs, TransitionBatch
 from thespis.envs.spaces import env_actions
-from thespis.networks.acting import Stepper, export_weights, load_weights
 from thespis.networks.configs import DPGNetworkConfig
-from thespis.networks.dpg import DPGNetwork, ValuingStepper, bounded
+from thespis.networks.dpg import DPGNetwork, ValuingPolicyRunner, require_bounded
 from thespis.networks.init import init_network
+from thespis.networks.policy_runner import PolicyRunner, export_weights, load_weights
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 LOPSIDED = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 10.0], np.float32))
@@ -34,12 +34,12 @@ def network(seed: int = 0, actions: Any = LOPSIDED, **cfg: Any) -> DPGNetwork:
     return made
 
 
-def exploring(made: DPGNetwork, sigma: float | Array) -> ValuingStepper:
+def exploring(made: DPGNetwork, sigma: float | Array) -> ValuingPolicyRunner:
     made.distribution.explore(sigma)
-    return ValuingStepper(made, np.random.default_rng(0))
+    return ValuingPolicyRunner(made, np.random.default_rng(0))
 
 
-def transitions(number: int = 8, **parts: Any) -> Transitions:
+def transitions(number: int = 8, **parts: Any) -> TransitionBatch:
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {
         "obs": rng.normal(size=(number, 3)).astype(np.float32),
@@ -50,9 +50,9 @@ def transitions(number: int = 8, **parts: Any) -> Transitions:
         "versions": np.zeros(number, np.int64),
         "weights": np.linspace(0.1, 1.0, number, dtype=np.float32),
         "keys": np.arange(number),
-        "taken": number,
+        "env_steps_at_sample": number,
     }
-    return Transitions(**{**values, **parts})
+    return TransitionBatch(**{**values, **parts})
 
 
 def inputs(obs: Any) -> Inputs:
@@ -179,7 +179,7 @@ def test_there_is_no_noise_when_judged() -> None:
     made, obs = network(), transitions().obs
     with torch.no_grad():
         expected = made.act(torch.as_tensor(obs)).numpy()
-    for stepper in (Stepper(made, np.random.default_rng(0)), exploring(made, 0.5)):
+    for stepper in (PolicyRunner(made, np.random.default_rng(0)), exploring(made, 0.5)):
         for _ in range(2):
             np.testing.assert_allclose(stepper.act(inputs(obs), (), greedy=True).actions, expected, rtol=1e-6)
     assert not np.allclose(stepper.act(inputs(obs), ()).actions, expected, atol=0.1)
@@ -215,7 +215,7 @@ def test_a_saturated_policy_reaches_the_bounds_of_a_lopsided_space() -> None:
 )
 def test_spaces_it_cannot_act_in(space: Any, what: str) -> None:
     with pytest.raises(ThespisError, match=what):
-        bounded(space)
+        require_bounded(space)
 
 
 @pytest.mark.parametrize("shape", [(), (2, 2)])

@@ -13,10 +13,10 @@ from thespis.algorithms.dqn import DQN
 from thespis.algorithms.updates.dqn import DQNUpdate, huber, q_targets
 from thespis.core.config import QNetworkConfig
 from thespis.core.errors import NonFiniteLoss, ThespisError
-from thespis.core.types import Inputs, Transitions
-from thespis.networks.acting import Stepper, export_weights, load_weights
+from thespis.core.types import Inputs, TransitionBatch
 from thespis.networks.heads import EpsilonGreedy
 from thespis.networks.init import init_network
+from thespis.networks.policy_runner import PolicyRunner, export_weights, load_weights
 from thespis.networks.q import QNetwork
 
 BOX, CHOICE = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4)
@@ -26,7 +26,7 @@ def network(seed: int = 0, **cfg: Any) -> QNetwork:
     return init_network(lambda: QNetwork(BOX, CHOICE, QNetworkConfig(hidden=(16,), **cfg)), seed)
 
 
-def transitions(number: int = 8, **parts: Any) -> Transitions:
+def transitions(number: int = 8, **parts: Any) -> TransitionBatch:
     rng = np.random.default_rng(0)
     values: dict[str, Any] = {
         "obs": rng.normal(size=(number, 3)).astype(np.float32),
@@ -37,9 +37,9 @@ def transitions(number: int = 8, **parts: Any) -> Transitions:
         "versions": np.zeros(number, np.int64),
         "weights": np.ones(number, np.float32),
         "keys": np.arange(number),
-        "taken": number,
+        "env_steps_at_sample": number,
     }
-    return Transitions(**{**values, **parts})
+    return TransitionBatch(**{**values, **parts})
 
 
 def q_of(made: QNetwork, obs: Any) -> torch.Tensor:
@@ -150,7 +150,7 @@ def test_acting_in_numpy_takes_the_same_values(dueling: bool) -> None:
     made = network(dueling=dueling)
     obs = transitions().obs
     assert isinstance(obs, np.ndarray)
-    stepper = Stepper(made, np.random.default_rng(0))
+    stepper = PolicyRunner(made, np.random.default_rng(0))
     nothing = np.zeros(8, np.int64)
     params, _ = stepper._forward(Inputs(obs, nothing.astype(bool), nothing, nothing.astype(np.float32)), ())
     assert stepper._fast is not None
@@ -165,8 +165,8 @@ def test_epsilon_is_the_share_of_actions_that_are_not_chosen() -> None:
     shares = np.bincount(actions, minlength=4) / len(actions)
     np.testing.assert_allclose(shares, [0.05, 0.85, 0.05, 0.05], atol=0.005)
     np.testing.assert_allclose(np.exp(logp), np.where(actions == 1, 0.85, 0.05), rtol=1e-5)
-    told, entropy = greedy.evaluate(torch.from_numpy(q), torch.from_numpy(actions))
-    np.testing.assert_allclose(told.numpy(), logp, rtol=1e-4)
+    result, entropy = greedy.evaluate(torch.from_numpy(q), torch.from_numpy(actions))
+    np.testing.assert_allclose(result.numpy(), logp, rtol=1e-4)
     assert entropy[0].item() == pytest.approx(-(0.85 * np.log(0.85) + 3 * 0.05 * np.log(0.05)), rel=1e-4)
     assert (greedy.mode(q)[0] == 1).all()
     greedy.epsilon = np.array([0.0, 1.0] * 20_000)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from thespis.core import eager
+from thespis.core import eager_call
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
@@ -23,7 +23,7 @@ def test_what_does_not_wait_is_done_at_once() -> None:
         async def answer() -> int:
             return 5
 
-        done = eager.begin(answer())
+        done = eager_call.begin(answer())
         assert done.done() and done.result() == 5
 
     play(scene)
@@ -32,7 +32,7 @@ def test_what_does_not_wait_is_done_at_once() -> None:
 def test_a_future_is_its_own_beginning() -> None:
     async def scene() -> None:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        assert eager.begin(future) is future
+        assert eager_call.begin(future) is future
 
     play(scene)
 
@@ -48,7 +48,7 @@ def test_what_waits_goes_on_as_a_task() -> None:
             steps.append("opened")
             return "done"
 
-        begun = eager.begin(answer())
+        begun = eager_call.begin(answer())
         assert steps == ["begun"] and not begun.done()
         gate.set()
         assert await begun == "done" and steps == ["begun", "opened"]
@@ -65,7 +65,7 @@ def test_an_error_is_the_answer_whenever_it_comes() -> None:
 
         for turns in (0, 1, 3):
             with pytest.raises(ValueError, match="no"):
-                await eager.begin(fail(turns))
+                await eager_call.begin(fail(turns))
 
     play(scene)
 
@@ -82,7 +82,7 @@ def test_garbage_collection_may_close_it_in_any_order(first: str) -> None:
                 closed.append(True)
 
         work = answer()
-        begun = eager.begin(work)
+        begun = eager_call.begin(work)
         assert isinstance(begun, asyncio.Task)
         await asyncio.sleep(0)
         rest = begun.get_coro()
@@ -108,7 +108,7 @@ def test_who_waits_can_be_cancelled_and_can_refuse() -> None:
                     raise
             return "went on"
 
-        given_up, stubborn = eager.begin(wait(refuse=False)), eager.begin(wait(refuse=True))
+        given_up, stubborn = eager_call.begin(wait(refuse=False)), eager_call.begin(wait(refuse=True))
         await asyncio.sleep(0)
         for begun in (given_up, stubborn):
             begun.cancel()
@@ -128,7 +128,7 @@ def test_conditions_and_locks_work_in_it() -> None:
                 await changed.wait_for(lambda: level > limit)
                 return level
 
-        waiting = [eager.begin(above(limit)) for limit in (0, 1)]
+        waiting = [eager_call.begin(above(limit)) for limit in (0, 1)]
         for _ in waiting:
             async with changed:
                 level += 1

@@ -13,7 +13,7 @@ from fakes import FakeContext
 from thespis.core.context import Identity
 from thespis.core.service import Method, RoleDescription
 from thespis.runtime.endpoint import Caller, Endpoint, Stub
-from thespis.transport.calls import Call
+from thespis.transport.calls import RemoteCall
 
 
 class Counter:
@@ -44,8 +44,8 @@ class Counter:
     async def secret(self) -> None: ...
 
 
-def call(method: str, *args: Any, sequence: int = 0, settled: int = 0, life: int = 1, index: int = 0) -> Call:
-    return Call(("actor", index, life), sequence, settled, ("counter", 0), method, args)
+def call(method: str, *args: Any, sequence: int = 0, settled: int = 0, life: int = 1, index: int = 0) -> RemoteCall:
+    return RemoteCall(("actor", index, life), sequence, settled, ("counter", 0), method, args)
 
 
 def play(scene: Any) -> None:
@@ -218,7 +218,7 @@ def test_a_caller_settles_up_to_its_oldest_open_call() -> None:
 def test_a_stub_counts_what_it_carried() -> None:
     ctx = FakeContext(Identity("actor", 0, run_seed=0))
 
-    def deliver(call: Call, edge: str, answered: Callable[[int], None]) -> asyncio.Future[Any]:
+    def deliver(call: RemoteCall, edge: str, answered: Callable[[int], None]) -> asyncio.Future[Any]:
         answered(123)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answer.set_result((edge, call.method, call.args))

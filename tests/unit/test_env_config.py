@@ -17,7 +17,7 @@ from thespis.cli.env_kwargs import take_env_kwargs
 from thespis.core.config import EnvConfig
 from thespis.core.errors import ThespisError
 from thespis.envs.autoreset import Environments
-from thespis.envs.make import describe, make
+from thespis.envs.make import describe_env, make_envs
 from thespis.envs.sync import SyncVector
 from thespis.envs.toys import Chain
 
@@ -65,7 +65,7 @@ def lengths(envs: Environments, steps: int) -> list[int]:
 
 
 def first_rewards(cfg: EnvConfig) -> list[float]:
-    envs = make(cfg, 2)
+    envs = make_envs(cfg, 2)
     envs.reset(0)
     return envs.step(np.zeros(2, np.int64)).rewards.tolist()
 
@@ -77,18 +77,18 @@ def test_wrappers_are_applied_in_their_order() -> None:
 
 
 def test_a_wrapper_that_makes_no_environment_is_named() -> None:
-    with pytest.raises(ThespisError, match=r"test_env_config::.* makes an object of int; it has to be derived"):
-        make(EnvConfig("CartPole-v1", wrappers=(lambda env: 3,)), 1)
+    with pytest.raises(ThespisError, match=r"test_env_config::.* makes an object of int; return an instance"):
+        make_envs(EnvConfig("CartPole-v1", wrappers=(lambda env: 3,)), 1)
 
 
 def test_a_time_limit_replaces_that_of_the_id_in_native_vectors_and_elsewhere() -> None:
-    native = make(EnvConfig("CartPole-v1", time_limit=7), 3)
+    native = make_envs(EnvConfig("CartPole-v1", time_limit=7), 3)
     assert isinstance(native._vector.unwrapped, CartPoleVectorEnv)
     assert lengths(native, 8) == [7, 7, 7]
-    wrapped = make(EnvConfig("CartPole-v1", time_limit=7, wrappers=(Plus,)), 3)
+    wrapped = make_envs(EnvConfig("CartPole-v1", time_limit=7, wrappers=(Plus,)), 3)
     assert isinstance(wrapped._vector, SyncVector) and lengths(wrapped, 8) == [7, 7, 7]
-    assert lengths(make(EnvConfig("MountainCar-v0", time_limit=250), 1), 251) == [250], "its own limit is 200"
-    assert lengths(make(EnvConfig(lambda: Chain(100), time_limit=4), 1), 10) == [4, 4]
+    assert lengths(make_envs(EnvConfig("MountainCar-v0", time_limit=250), 1), 251) == [250], "its own limit is 200"
+    assert lengths(make_envs(EnvConfig(lambda: Chain(100), time_limit=4), 1), 10) == [4, 4]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_time_limit_replaces_that_of_the_id_in_native_vectors_and_elsewhere() 
     ids=str,
 )
 def test_frames_are_stacked_along_the_axis_that_networks_read(space: Any, stacked: tuple[int, ...]) -> None:
-    envs = make(EnvConfig(lambda: Fixed(space), frame_stack=3), 2)
+    envs = make_envs(EnvConfig(lambda: Fixed(space), frame_stack=3), 2)
     assert envs.observation_space.shape == stacked
     first = np.array(envs.reset(0))
     assert first.shape == (2, *stacked) and not first.any(), "an episode opens with copies of its first observation"
@@ -118,14 +118,14 @@ def test_frames_are_stacked_along_the_axis_that_networks_read(space: Any, stacke
 def test_every_part_of_a_dict_or_tuple_is_stacked() -> None:
     parts = {"a": Box(0.0, 9.0, (2,), np.float32), "b": Discrete(9)}
     for space, keys in ((Dict(parts), "ab"), (Tuple(list(parts.values())), "01")):
-        made = describe(EnvConfig(lambda space=space: Fixed(space), frame_stack=2)).observation_space
+        made = describe_env(EnvConfig(lambda space=space: Fixed(space), frame_stack=2)).observation_space
         assert isinstance(made, Dict) and [made[key].shape for key in keys] == [(4,), (2,)]
 
 
 def test_atari_stacks_in_the_emulator_and_can_be_wrapped() -> None:
     pytest.importorskip("ale_py")
-    assert describe(EnvConfig("ALE/Pong-v5", frame_stack=2)).observation_space.shape == (2, 84, 84)
-    wrapped = make(EnvConfig("ALE/Pong-v5", wrappers=(Plus,), time_limit=5), 2)
+    assert describe_env(EnvConfig("ALE/Pong-v5", frame_stack=2)).observation_space.shape == (2, 84, 84)
+    wrapped = make_envs(EnvConfig("ALE/Pong-v5", wrappers=(Plus,), time_limit=5), 2)
     assert wrapped.observation_space.shape == (4, 84, 84)
     assert lengths(wrapped, 6) == [5, 5]
 
@@ -167,7 +167,7 @@ def test_flags_go_over_those_of_a_config_file_name_by_name(tmp_path: Path) -> No
     file = tmp_path / "config.yaml"
     file.write_text("architecture: impala\nenv: thespis/Chain-v0\nenv_kwargs: {length: 3, truncate: true}\n")
     flags = f"--config {file} --env-kwargs.length 4 --wrapper a.py::A --wrapper b.py::B --frame-stack 2 --time-limit 9"
-    cfg = command.settings("impala", flags.split())
+    cfg = command.parse_settings("impala", flags.split())
     assert cfg.env_config == EnvConfig(
         "thespis/Chain-v0", {"length": 4, "truncate": True}, ("a.py::A", "b.py::B"), frame_stack=2, time_limit=9
     )

@@ -22,17 +22,17 @@ from thespis.algorithms.updates.evolution import (
 )
 from thespis.core.errors import ThespisError
 from thespis.core.types import Array, Inputs
-from thespis.envs.make import describe, make
+from thespis.envs.make import describe_env, make_envs
 from thespis.envs.reference import reference_batch
 from thespis.envs.spaces import Spaces
 from thespis.exchange.noise import NoiseTable, find_noise
-from thespis.networks.acting import Stepper
+from thespis.networks.batched import BatchedMLP, reads_vectors
 from thespis.networks.build import build_network
-from thespis.networks.configs import EvolvedNetworkConfig
-from thespis.networks.evolved import Evolved, EvolvedPolicy, TorchMembers, VirtualBatchNorm
-from thespis.networks.members import MLPMembers, reads_vectors
-from thespis.networks.moments import Moments, merge
+from thespis.networks.configs import ESNetworkConfig
+from thespis.networks.es_policy import BatchedTorchPolicy, ESNetwork, ESPolicy, VirtualBatchNorm
 from thespis.networks.policies import PolicyNetwork
+from thespis.networks.policy_runner import PolicyRunner
+from thespis.networks.running_moments import Moments, merge
 
 PAIRS = np.array([(10, 3), (7, 50), (-2, 5)], np.float32)
 
@@ -41,7 +41,7 @@ PLAIN = ES(pairs=3, noise=0.1, optimizer=StepConfig(kind="sgd", learning_rate=1.
 """Plain gradient ascent, so that what is applied can be read off the parameters."""
 
 
-def network(cfg: EvolvedNetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
+def network(cfg: ESNetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
     return ES(network=cfg).build_network(spaces, seed)
 
 
@@ -118,8 +118,8 @@ def test_ars_has_a_linear_network_and_settings_of_its_own() -> None:
 def test_whoever_has_the_returns_has_the_same_parameters() -> None:
     algorithm = ES(pairs=4, noise=0.1, optimizer=StepConfig(anneal=True))
     table = NoiseTable(1000, seed=5)
-    there = find_noise(table.place, seed=5)
-    elsewhere = find_noise(table.place._replace(name="thespis-0"), seed=5)
+    there = find_noise(table.address, seed=5)
+    elsewhere = find_noise(table.address._replace(name="thespis-0"), seed=5)
     np.testing.assert_array_equal(there, elsewhere)
     there[0] += 1.0
     assert table.values[0] == there[0] != elsewhere[0], "on one machine it is one memory, elsewhere a table of its own"
@@ -127,9 +127,9 @@ def test_whoever_has_the_returns_has_the_same_parameters() -> None:
     rng, copies = np.random.default_rng(0), [np.ones(30, np.float32) for _ in range(3)]
     one, two = Evolution(algorithm, 0, copies[0], table.values), Evolution(algorithm, 0, copies[1], elsewhere)
     for generation in range(5):
-        told = Generation(generation, rng.normal(size=(4, 2)).astype(np.float32), 0.1 * generation)
-        one.apply(told)
-        two.apply(told)
+        result = Generation(generation, rng.normal(size=(4, 2)).astype(np.float32), 0.1 * generation)
+        one.apply(result)
+        two.apply(result)
         assert one.digest() == two.digest()
     late = Evolution(algorithm, 0, copies[2], there)
     late.adopt(one.generation, one.values, one.slots)
@@ -152,27 +152,27 @@ SPACES: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("cfg", [EvolvedNetworkConfig(hidden=(7,), normalize_observations=True),
-                                 EvolvedNetworkConfig(hidden=(6, 5), activation="relu"),
-                                 EvolvedNetworkConfig(hidden=())], ids=["normalised", "relu", "linear"])  # fmt: skip
+@pytest.mark.parametrize("cfg", [ESNetworkConfig(hidden=(7,), normalize_observations=True),
+                                 ESNetworkConfig(hidden=(6, 5), activation="relu"),
+                                 ESNetworkConfig(hidden=())], ids=["normalised", "relu", "linear"])  # fmt: skip
 @pytest.mark.parametrize("spaces", SPACES, ids=["discrete", "box", "bytes"])
-def test_members_side_by_side_act_as_each_would_alone(spaces: Any, cfg: EvolvedNetworkConfig) -> None:
+def test_members_side_by_side_act_as_each_would_alone(spaces: Any, cfg: ESNetworkConfig) -> None:
     """Against the network that is evaluated and saved."""
     seen = Spaces(*spaces)
     rng = np.random.default_rng(0)
-    members = MLPMembers(6, seen, cfg)
+    members = BatchedMLP(6, seen, cfg)
     members.parameters[:] = rng.normal(size=members.parameters.shape)
     size = int(np.prod(seen.observation_space.shape or ()))
     moments = Moments(9, rng.normal(size=size), rng.uniform(0.5, 2, size=size)) if cfg.normalize_observations else None
     members.begin(moments)
     obs = np.stack([seen.observation_space.sample() for _ in range(6)])
     actions = members.act(obs)
-    policy = EvolvedPolicy(network(cfg, seen, seed=0), None)
+    policy = ESPolicy(network(cfg, seen, seed=0), None)
     assert len(policy.values) == members.parameters.shape[1]
     for row in range(6):
         policy.values[:] = members.parameters[row]
         made = network(cfg, seen, seed=1)
-        stepper = Stepper(made, rng)
+        stepper = PolicyRunner(made, rng)
         stepper.load(policy.weights(moments))
         alone = stepper.act(one_input(obs[row : row + 1]), (), greedy=True).actions[0]
         np.testing.assert_allclose(actions[row], alone, atol=1e-4)
@@ -183,7 +183,7 @@ def one_input(obs: Array) -> Inputs:
 
 
 def test_an_untrained_policy_is_indifferent() -> None:
-    made: Any = network(EvolvedNetworkConfig(), Spaces(Box(-1, 1, (3,), np.float32), Discrete(2)), seed=0)
+    made: Any = network(ESNetworkConfig(), Spaces(Box(-1, 1, (3,), np.float32), Discrete(2)), seed=0)
     assert not made.policy.weight.any() and made.encoder.torsos[0].mlp.layers[0].weight.any()
     assert {name.split(".")[0] for name in made.state_dict()} == {"encoder", "policy"}, "no value head to perturb"
 
@@ -192,11 +192,11 @@ IMAGE = Spaces(Box(0, 255, (40, 40, 3), np.uint8), Discrete(3))
 
 
 def test_virtual_batch_normalisation_makes_perturbed_images_networks_see() -> None:
-    cfg = EvolvedNetworkConfig(torso="nature")
+    cfg = ESNetworkConfig(torso="nature")
     assert not reads_vectors(IMAGE.observation_space, cfg)
     rng = np.random.default_rng(0)
     reference = rng.integers(0, 255, (16, 40, 40, 3), np.uint8)
-    members = TorchMembers(2, lambda: network(cfg, IMAGE, seed=0), reference)
+    members = BatchedTorchPolicy(2, lambda: network(cfg, IMAGE, seed=0), reference)
     members.parameters[:] = rng.normal(scale=0.05, size=members.parameters.shape)
     members.begin(None)
     found = [[part for part in net.modules() if isinstance(part, VirtualBatchNorm)]  # type: ignore[attr-defined]
@@ -207,9 +207,9 @@ def test_virtual_batch_normalisation_makes_perturbed_images_networks_see() -> No
     obs = rng.integers(0, 255, (2, 40, 40, 3), np.uint8)
     actions = members.act(obs)
     assert actions.shape == (2,) and torch.equal(found[0][0].mean, before), "acting leaves them as they are"
-    policy = EvolvedPolicy(network(cfg, IMAGE, seed=0), reference)
+    policy = ESPolicy(network(cfg, IMAGE, seed=0), reference)
     policy.values[:] = members.parameters[1]
-    stepper = Stepper(network(cfg, IMAGE, seed=3), rng)
+    stepper = PolicyRunner(network(cfg, IMAGE, seed=3), rng)
     stepper.load(policy.weights(None))
     assert stepper.act(one_input(obs[1:]), (), greedy=True).actions[0] == actions[1], "what is saved acts the same"
     plain: Any = network(replace(cfg, virtual_batch_norm=False), IMAGE, seed=0)
@@ -219,7 +219,7 @@ def test_virtual_batch_normalisation_makes_perturbed_images_networks_see() -> No
 def test_the_reference_batch_follows_from_the_seed() -> None:
     batches = []
     for seed in (4, 4, 5):
-        envs = make("CartPole-v1", 8)
+        envs = make_envs("CartPole-v1", 8)
         batches.append(reference_batch(envs, seed, rows=30))
         envs.close()
     assert isinstance(batches[0], np.ndarray) and batches[0].shape == (32, 4)
@@ -230,22 +230,22 @@ def test_the_reference_batch_follows_from_the_seed() -> None:
 def test_statistics_merge_as_if_all_rows_had_been_together() -> None:
     rng = np.random.default_rng(0)
     parts = [rng.normal(loc=1000.0, scale=scale, size=(rows, 3)) for scale, rows in ((1, 5), (10, 1), (0.1, 200))]
-    merged = merge([Moments.none(3), *map(Moments.of, parts)])
+    merged = merge([Moments.empty(3), *map(Moments.of, parts)])
     rows = np.concatenate(parts)
     assert merged.number == 206
     np.testing.assert_allclose(merged.mean, rows.mean(0), rtol=1e-12)
     np.testing.assert_allclose(merged.var, rows.var(0), rtol=1e-9)
-    again = merge([Moments.none(3), *map(Moments.of, parts)])
+    again = merge([Moments.empty(3), *map(Moments.of, parts)])
     np.testing.assert_array_equal(merged.var, again.var)
     scaled = merged.scale(parts[0])
     assert scaled.dtype == np.float32
     np.testing.assert_allclose(scaled, (parts[0] - rows.mean(0)) / rows.std(0), rtol=1e-5)
-    assert float(Moments.none(1).scale(np.array([[1e9]]))[0, 0]) == 10.0
+    assert float(Moments.empty(1).scale(np.array([[1e9]]))[0, 0]) == 10.0
 
 
 def test_recurrent_networks_are_refused() -> None:
     with pytest.raises(ThespisError, match="--network.lstm must stay 0"):
-        ES(network=EvolvedNetworkConfig(lstm=4))
-    spaces, settings = describe("CartPole-v1"), EvolvedNetworkConfig(lstm=4)
+        ES(network=ESNetworkConfig(lstm=4))
+    spaces, settings = describe_env("CartPole-v1"), ESNetworkConfig(lstm=4)
     with pytest.raises(ThespisError, match="leave the recurrent part out"):
-        EvolvedPolicy(build_network(Evolved, settings, spaces, seed=0), None)
+        ESPolicy(build_network(ESNetwork, settings, spaces, seed=0), None)

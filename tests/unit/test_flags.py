@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from thespis.algorithms.base import fitting
+from thespis.algorithms.base import fitting_algorithms
 from thespis.architectures import impala
 from thespis.cli import resume
 from thespis.cli.flags import expand
 from thespis.cli.help import FIRST, GROUPS, about_defaults, help_text
 from thespis.cli.main import main
-from thespis.cli.train import settings as parse
+from thespis.cli.train import parse_settings as parse
 from thespis.core.config import Experiment
-from thespis.core.config_io import updated
+from thespis.core.config_io import with_settings
 from thespis.core.errors import ThespisError
-from thespis.core.quantity import whole
-from thespis.core.settings import settings
+from thespis.core.number_parsing import parse_int
+from thespis.core.settings import walk_settings
 from thespis.training.registry import architecture, architectures, defaults
 
 
@@ -33,24 +33,25 @@ from thespis.training.registry import architecture, architectures, defaults
     ],
 )  # fmt: skip
 def test_whole_numbers(words: str, number: int) -> None:
-    assert whole(words) == number
+    assert parse_int(words) == number
 
 
 @pytest.mark.parametrize("words", ["", "two", "1.5", "1e-3", "1k5", "0x10", "k", "1e999999999", "nan", "9" * 5000])
 def test_what_is_no_whole_number(words: str) -> None:
     with pytest.raises(ValueError, match="is not a whole number"):
-        whole(words)
+        parse_int(words)
 
 
 @pytest.mark.parametrize("words", ["1e6", "1_000_000", "1000k", "1M"])
 def test_steps_are_given_as_people_write_them(words: str, monkeypatch: Any) -> None:
     assert parse("impala", ["--total-steps", words]).total_steps == 1_000_000
     assert parse("impala", [f"--total_steps={words}"]).total_steps == 1_000_000
-    assert updated(impala.Config(), {"total_steps": words}).total_steps == 1_000_000
+    assert with_settings(impala.Config(), {"total_steps": words}).total_steps == 1_000_000
     seen: list[Experiment] = []
     monkeypatch.setattr(resume, "allow", lambda path, trust: None)
     monkeypatch.setattr(resume, "outcome", lambda perform: perform())
-    monkeypatch.setattr("thespis.training.resume.resume", lambda path, change: seen.append(change(parse("impala", []))))
+    fake = lambda path, change: seen.append(change(parse("impala", [])))  # noqa: E731
+    monkeypatch.setattr("thespis.training.resume.resume_run", fake)
     resume.run(["run", "--total-steps", words])
     assert [cfg.total_steps for cfg in seen] == [1_000_000]
 
@@ -59,7 +60,7 @@ def test_whole_numbers_elsewhere() -> None:
     cfg = parse("impala", ["--network.hidden", "1k", "64", "--actors", "2e0", "--seed", "3"])
     assert isinstance(cfg, impala.Config)
     assert (cfg.algorithm.network.hidden, cfg.actors, cfg.seed) == ((1000, 64), 2, 3)
-    assert updated(impala.Config(), {"total_steps": 1e6}).total_steps == 1_000_000
+    assert with_settings(impala.Config(), {"total_steps": 1e6}).total_steps == 1_000_000
     # What is text stays text.
     assert parse("impala", ["--env", "1e6"]).env == "1e6"
 
@@ -75,7 +76,7 @@ def test_a_name_that_only_one_flag_ends_in_stands_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "result"),
     [
         ("train impala --learning-rat 1", "no flag --learning-rat (did you mean --optimizer.learning-rate?); see"),
         ("train impala --optimiser.learning-rate 1", "(did you mean --optimizer.learning-rate?); see"),
@@ -86,15 +87,23 @@ def test_a_name_that_only_one_flag_ends_in_stands_for_it() -> None:
         ("train impala --actors=1.5", "--actors takes a whole number, such as 1000000, 1e6, 100k or 5M, not '1.5'"),
         ("train impala --learning-rate x", "--optimizer.learning-rate takes a number, not 'x'; see thespis train"),
         ("train impala --hidden 64 x", "--network.hidden takes a whole number, such as 1000000, 1e6, 100k or 5M, not"),
+        ("train impala --on marz", "--on takes local, simulation or ray, not 'marz'; see thespis train impala --help"),
+        ("train impala --reward.kind=x", "--reward.kind takes none, sign, abs_one or scale, not 'x'; see"),
+        ("train impala --total-steps --seed 1", "--total-steps has no value; give --total-steps VALUE; see"),
+        ("train impala --seed 1 --env", "--env has no value; give --env VALUE; see thespis train impala --help"),
+        ("train impala CartPole-v1", "'CartPole-v1' belongs to no flag; give settings as --NAME VALUE; see"),
+        ("train impala --seed 1 2", "'2' after --seed belongs to no flag; give settings as --NAME VALUE; see"),
+        ("train impala --anneal yes", "'yes' after --optimizer.anneal belongs to no flag; give settings as"),
+        ("train impala --seed 1 -- 2", "'--' after --seed belongs to no flag; give settings as"),
         ("show impala --actr 3", "no flag --actr (did you mean --actors?); see thespis train impala --help"),
         ("record nowhere --out a --episodes x", "'x' is not a whole number, such as 1000000, 1e6, 100k or 5M"),
         ("eval nowhere --episode 1 --vidoe x", "no flag --vidoe (did you mean --video?); see thespis eval --help"),
     ],
 )
-def test_unknown_flags(words: str, told: str, capsys: Any) -> None:
+def test_unknown_flags(words: str, result: str, capsys: Any) -> None:
     assert main(words.split()) == 2
     err = capsys.readouterr().err
-    assert told in err and err.count("\n") == 1, err
+    assert result in err and err.count("\n") == 1, err
 
 
 # -- help ---------------------------------------------------------------------------------------------
@@ -103,21 +112,22 @@ def test_unknown_flags(words: str, told: str, capsys: Any) -> None:
 @pytest.mark.parametrize("name", architectures())
 def test_help_has_every_setting_once(name: str) -> None:
     plain = architecture(name).Config()
-    for algorithm in fitting(type(plain)) if hasattr(plain, "algorithm") else [None]:
-        cfg = plain if algorithm is None else updated(plain, {"algorithm": algorithm})
+    for algorithm in fitting_algorithms(type(plain)) if hasattr(plain, "algorithm") else [None]:
+        cfg = plain if algorithm is None else with_settings(plain, {"algorithm": algorithm})
         lines = help_text(f"thespis train {name} [--config FILE]", cfg, "").splitlines()
+        lines = lines[lines.index("", 2) :]  # below the first screen
         flags = [line.split()[0].rstrip(",") for line in lines if line.startswith("  --")]
-        paths = {path: f"--{path.replace('_', '-')}" for path, *_ in settings(cfg)}
+        paths = {path: f"--{path.replace('_', '-')}" for path, *_ in walk_settings(cfg)}
         paths["env_kwargs"] = "--env-kwargs.NAME"  # one flag for each of them
-        assert sorted(flags) == sorted(["--config", *paths.values()])
+        assert sorted(flags) == sorted(paths.values())
         assert not [line for line in lines if line.strip().startswith("(default: ") and "  --" in line]
 
 
 def test_what_matters_is_first_and_the_rest_is_grouped() -> None:
     cfg = impala.Config()
     shown = help_text("thespis train impala [--config FILE]", cfg, about_defaults(cfg, ["CartPole-v1", "ALE/*"], None))
-    first, *groups = shown.split("\n\n")[2:]
-    assert first.startswith("most used:\n  --env ")
+    first, _, *groups = shown.split("\n\n")[1:]
+    assert first.startswith("most used (in full below):\n  --env ")
     for flag in ("--total-steps", "--stop-at-return", "--optimizer.learning-rate", "--on ", "--run-dir", "--config"):
         assert flag in first
     assert first.count("\n  -") <= 14
@@ -128,9 +138,28 @@ def test_what_matters_is_first_and_the_rest_is_grouped() -> None:
         "runtime",
     ]
     assert "Presets change some defaults for CartPole-v1, " in shown
-    known = {path for path, *_ in settings(Experiment())}
+    known = {path for path, *_ in walk_settings(Experiment())}
     assert {name for names in GROUPS.values() for name in names} <= known, "a group names a setting that is gone"
     assert {name for name in FIRST if "." not in name} - {"algorithm", "member", "learners"} <= known
+
+
+@pytest.mark.parametrize("name", architectures())
+def test_the_first_screen_has_the_settings_of_a_first_run(name: str, monkeypatch: Any, capsys: Any) -> None:
+    """A terminal of 80 columns and 24 lines shows all of them, and the line of the prompt."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["train", name, "--help"])
+    out = capsys.readouterr().out.splitlines()
+    assert max(map(len, out)) <= 80 and out.index("", 2) <= 23
+    screen = "\n".join(out[:23])
+    for flag in ("--env ", "--total-steps N", "--on ", "--run-dir PATH", "eval RUN --video FILE.gif"):
+        assert flag in screen
+    if name in ("es", "pbt"):  # without an optimiser of gradients, or with the settings of a member
+        return
+    for flag in ("--optimizer.learning-rate X", "--actors N", "--total-seconds X", "--checkpoint-every X", "--seed N"):
+        assert flag in screen
+    assert main(["--help"]) == 0
+    assert "--video FILE.gif records a video" in capsys.readouterr().out
 
 
 def test_help_shows_the_defaults_of_the_run(tmp_path: Path, capsys: Any) -> None:
@@ -141,11 +170,11 @@ def test_help_shows_the_defaults_of_the_run(tmp_path: Path, capsys: Any) -> None
         return " ".join(capsys.readouterr().out.split())
 
     pong = shown("--env", "ALE/Pong-v5")
-    assert "Defaults are those for ALE/Pong-v5." in pong and "(default: 50_000_000)" in pong
+    assert "Defaults are for ALE/Pong-v5." in pong and "(default: 50_000_000)" in pong
     assert "(default: 50_000_000)" not in shown()
     file = tmp_path / "config.yaml"
     file.write_text("architecture: impala\ndiscount: 0.875\n")
-    assert "Discount factor (paper). (default: 0.875)" in shown("--config", str(file))
+    assert "Discount factor (gamma) (paper: 0.99). (default: 0.875)" in shown("--config", str(file))
 
 
 def test_help_of_an_architecture_in_a_file(capsys: Any) -> None:
@@ -153,8 +182,8 @@ def test_help_of_an_architecture_in_a_file(capsys: Any) -> None:
     with pytest.raises(SystemExit):
         main(["train", str(file), "--help"])
     out = " ".join(capsys.readouterr().out.split())
-    assert "--publish-every N Updates between weights that actors can see." in out
-    assert "--unroll-length N Steps per unroll: an actor sends them, and takes newer weights, this often." in out
+    assert "--publish-every N Publish weights every this many updates." in out
+    assert "--unroll-length N Steps per unroll. An actor sends an unroll, then pulls newer weights." in out
 
 
 def test_python_m_thespis() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from thespis.core.context import Context, Identity
 from thespis.core.program import Program
-from thespis.runtime.host import Host, Start
 from thespis.runtime.process import Status, status_page
-from thespis.transport.calls import Call
+from thespis.runtime.role_process import RoleProcess, StartCommand
+from thespis.transport.calls import RemoteCall
 
 
 class Noted:
@@ -24,22 +24,22 @@ class Noted:
         self.sent.append(message)
         return 10
 
-    def take(self, seconds: float = 0.0) -> None:
+    def poll(self, seconds: float = 0.0) -> None:
         """Nothing comes."""
 
 
 def test_a_new_life_is_asked_again_for_what_is_still_wanted() -> None:
     async def play() -> None:
         page = status_page("test")
-        host = Host(lambda message: None, Status(page))
+        host = RoleProcess(lambda message: None, Status(page))
         os.close(page)
-        host._homes = {("queue", 0): "services"}
+        host._processes = {("queue", 0): "services"}
         old, new, took = Noted(), Noted(), list[int]()
-        host.adopt("services", old)
-        calls = [Call(("actor", 0, 1), number, 0, ("queue", 0), "insert", (number,)) for number in range(2)]
+        host.attach_peer("services", old)
+        calls = [RemoteCall(("actor", 0, 1), number, 0, ("queue", 0), "insert", (number,)) for number in range(2)]
         given_up, wanted = (host._deliver(call, "actor.queue.insert", took.append) for call in calls)
         given_up.cancel()
-        host.adopt("services", new)
+        host.attach_peer("services", new)
         assert [call for _, call in old.sent] == calls
         assert [call for _, call in new.sent] == calls[1:]
         host.on_message(new, (new.sent[0][0], ("done",)), 5)
@@ -54,19 +54,19 @@ def cannot_be_built(ctx: Context) -> None:
 
 def test_what_went_wrong_first_is_what_is_told() -> None:
     async def play() -> list[Any]:
-        told: list[Any] = []
+        result: list[Any] = []
         page = status_page("test")
-        host = Host(told.append, Status(page))
+        host = RoleProcess(result.append, Status(page))
         os.close(page)
         program = Program("test")
         program.at().add("server", cannot_be_built)
         identity = Identity("server", 0, run_seed=0)
-        start = Start(
+        start = StartCommand(
             [], pickle.dumps(program.roles), [identity], {}, frozenset(), frozenset(), None, report_seconds=1.0
         )
         host.start(start)
-        host.on_message(Noted(), (1, Call(("worker", 0, 1), 0, 0, ("server", 0), "pull", ())), 10)
-        assert host.over.done()
-        return [message for kind, message, *_ in told if kind == "error"]
+        host.on_message(Noted(), (1, RemoteCall(("worker", 0, 1), 0, 0, ("server", 0), "pull", ())), 10)
+        assert host.exited.done()
+        return [message for kind, message, *_ in result if kind == "error"]
 
     assert asyncio.run(play()) == ["server 0: ValueError: no such file"]

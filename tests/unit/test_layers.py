@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from thespis.networks.heads import Categorical
-from thespis.networks.layers import branch, by_hand, perceive
+from thespis.networks.numpy.mlp import heads_forward, mlp_forward, use_numpy
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +32,12 @@ def test_layers_give_what_torch_gives(activation: str, hidden: tuple[int, ...]) 
     torch.manual_seed(0)
     layers = [nn.Linear(before, after) for before, after in zip((5, *hidden[:-1]), hidden, strict=True)]
     x = torch.randn(200, 5, requires_grad=True)
-    assert by_hand(x, max(hidden))
+    assert use_numpy(x, max(hidden))
     act = torch.tanh if activation == "tanh" else torch.relu
     plain = x
     for layer in layers:
         plain = act(layer(plain))
-    ours = perceive(x, layers, activation)
+    ours = mlp_forward(x, layers, activation)
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
     seed = torch.randn_like(plain)
     wanted = [x, *_parameters(layers)]
@@ -61,12 +61,12 @@ def test_layers_can_be_differentiated_twice(activation: str, wants: bool) -> Non
         pairs = zip(slopes, vector, strict=True)
         return torch.autograd.grad(torch.stack([(slope * part).sum() for slope, part in pairs]).sum(), wanted)
 
-    torch.testing.assert_close(curved(perceive(x, layers, activation)), curved(plain), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(curved(mlp_forward(x, layers, activation)), curved(plain), rtol=1e-3, atol=1e-5)
 
 
 def test_an_input_that_wants_no_gradient_gets_none() -> None:
     layer = nn.Linear(5, 64)
-    output = perceive(torch.randn(100, 5), [layer], "tanh")
+    output = mlp_forward(torch.randn(100, 5), [layer], "tanh")
     gradients = torch.autograd.grad(output.sum(), list(layer.parameters()))
     assert [tuple(gradient.shape) for gradient in gradients] == [(64, 5), (64,)]
 
@@ -75,22 +75,22 @@ def test_heads_give_what_torch_gives_also_where_one_is_not_used() -> None:
     torch.manual_seed(0)
     heads = [nn.Linear(64, 3), nn.Linear(64, 1)]
     features = torch.randn(100, 64, requires_grad=True)
-    assert by_hand(features, 64)
-    ours, plain = branch(features, heads), [head(features) for head in heads]
+    assert use_numpy(features, 64)
+    ours, plain = heads_forward(features, heads), [head(features) for head in heads]
     torch.testing.assert_close(list(ours), plain, rtol=1e-5, atol=1e-6)
     wanted = [features, *_parameters(heads)]
     found, expected = (torch.autograd.grad((2 * a).sum() + b.sum(), wanted) for a, b in (ours, plain))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    (only,) = torch.autograd.grad(branch(features, heads)[1].sum(), [features])
+    (only,) = torch.autograd.grad(heads_forward(features, heads)[1].sum(), [features])
     torch.testing.assert_close(only, heads[1].weight.expand_as(features))
 
 
 def test_few_rows_other_types_and_many_rows_for_several_threads_are_left_to_torch() -> None:
-    assert not by_hand(torch.zeros(2, 4), 64)
-    assert not by_hand(torch.zeros(1000, 4, dtype=torch.float64), 64)
-    assert by_hand(torch.zeros(10_000, 4), 64)
+    assert not use_numpy(torch.zeros(2, 4), 64)
+    assert not use_numpy(torch.zeros(1000, 4, dtype=torch.float64), 64)
+    assert use_numpy(torch.zeros(10_000, 4), 64)
     torch.set_num_threads(2)
-    assert by_hand(torch.zeros(1000, 4), 64) and not by_hand(torch.zeros(10_000, 4), 64)
+    assert use_numpy(torch.zeros(1000, 4), 64) and not use_numpy(torch.zeros(10_000, 4), 64)
 
 
 @pytest.mark.parametrize("actions", [2, 18])

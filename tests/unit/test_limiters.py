@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from thespis.core.config import ReplayConfig
 from thespis.core.errors import ThespisError
-from thespis.experience.limiters import Queue, SamplesPerInsert
+from thespis.experience.limiters import QueueLimiter, SamplesPerInsert
 
 
 @given(
@@ -25,7 +25,7 @@ def test_never_outside_the_band_and_never_deadlocked(
     ratio: float, warm_up: int, insert: int, sample: int, spare: float, seed: int
 ) -> None:
     limiter = SamplesPerInsert(ratio, warm_up, max(ratio * insert, sample) + spare)
-    limiter.refuse("replay", insert, sample)
+    limiter.validate("replay", insert, sample)
     order, inserted, sampled = random.Random(seed), 0, 0
     for _ in range(300):
         items, wanted = order.randint(0, insert), order.randint(1, sample)
@@ -53,14 +53,14 @@ def test_never_outside_the_band_and_never_deadlocked(
 )
 def test_settings_that_would_wait_for_ever_are_refused(limiter: SamplesPerInsert, what: str) -> None:
     with pytest.raises(ThespisError, match=what):
-        limiter.refuse("replay", insert=10, sample=64)
+        limiter.validate("replay", insert=10, sample=64)
 
 
 def test_what_the_config_leaves_out_is_always_accepted() -> None:
-    SamplesPerInsert.of(ReplayConfig(samples_per_insert=3.0), insert=50, sample=512).refuse("replay", 50, 512)
+    SamplesPerInsert.of(ReplayConfig(samples_per_insert=3.0), insert=50, sample=512).validate("replay", 50, 512)
 
 
 def test_a_queue_counts_what_is_stored() -> None:
-    queue = Queue(3)
+    queue = QueueLimiter(3)
     assert queue.may_insert(5, 3, 1) and not queue.may_insert(6, 3, 1)
     assert queue.may_sample(5, 3, 2) and not queue.may_sample(5, 3, 3)

@@ -7,25 +7,25 @@ from pathlib import Path
 import pytest
 
 from thespis.core.errors import ThespisError
-from thespis.runs import log
-from thespis.runs.log import RunLog
+from thespis.runs import run_log
+from thespis.runs.run_log import RunLog
 
 
 def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "_MOST_BYTES", 10_000)
-    monkeypatch.setattr(log, "_HEAD_BYTES", 100)
-    monkeypatch.setattr(log, "_TAIL_BYTES", 1000)
+    monkeypatch.setattr(run_log, "_MOST_BYTES", 10_000)
+    monkeypatch.setattr(run_log, "_HEAD_BYTES", 100)
+    monkeypatch.setattr(run_log, "_TAIL_BYTES", 1000)
     path = tmp_path / "log.txt"
-    run_log = RunLog(path)
-    run_log.write("it begins")
+    log = RunLog(path)
+    log.write("it begins")
     with path.open("ab", buffering=0) as process:  # as the processes of a run do
         for number in range(2000):
             process.write(f"line {number}\n".encode())
-        run_log.bound()
+        log.trim()
         assert path.stat().st_size < 1300
         process.write(b"it goes on\n")
     text = path.read_text()
-    run_log.close()
+    log.close()
     assert "it begins" in text and "bytes were cut here" in text and text.endswith("line 1999\nit goes on\n")
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from thespis.algorithms.ppo import PPO
-from thespis.algorithms.updates.dpg import action_slopes, actor_loss, critic_loss
+from thespis.algorithms.updates.dpg import action_slopes, dpg_actor_loss, dpg_critic_loss
 from thespis.algorithms.updates.dqn import td_loss, td_slopes
 from thespis.algorithms.updates.evolution import search_gradient
-from thespis.algorithms.updates.policy_gradient import total
+from thespis.algorithms.updates.policy_gradient import total_loss
 from thespis.algorithms.updates.ppo import Minibatch, ppo_loss
 from thespis.algorithms.updates.qtopt import CROSS_ENTROPY, QTOptUpdate, qtopt_loss
 from thespis.algorithms.updates.vtrace import vtrace_loss, vtrace_slopes
@@ -48,7 +48,7 @@ def vtrace_case(rng: torch.Generator, reduction: str) -> Case:
     logp, entropy, values = leaf(rng, *ROWS), leaf(rng, *ROWS), leaf(rng, *ROWS)
     traced = VTraceReturns(draw(rng, *ROWS), draw(rng, *ROWS))
     cfg = VTrace(entropy_cost=0.01, value_cost=0.5)
-    loss = total(vtrace_loss(logp, entropy, values, traced, weight), cfg.value_cost, cfg.entropy_cost)
+    loss = total_loss(vtrace_loss(logp, entropy, values, traced, weight), cfg.value_cost, cfg.entropy_cost)
     return loss, (logp, entropy, values), vtrace_slopes(values.detach(), traced, weight, cfg)
 
 
@@ -72,7 +72,7 @@ def ppo_case(rng: torch.Generator, value_clip: float) -> Case:
     assert ((ratio - 1).abs() > 0.2).any() and ((ratio - 1).abs() < 0.2).any()
     terms, _ = ppo_loss(ratio, entropy, values, part, weight, cfg)
     _, slopes = ppo_loss(ratio.detach(), entropy.detach(), values.detach(), part, weight, cfg)
-    return total(terms, cfg.value_cost, cfg.entropy_cost), (logp, entropy, values), slopes
+    return total_loss(terms, cfg.value_cost, cfg.entropy_cost), (logp, entropy, values), slopes
 
 
 def td_case(rng: torch.Generator, shape: tuple[int, ...], bound: float) -> Case:
@@ -86,7 +86,7 @@ def td_case(rng: torch.Generator, shape: tuple[int, ...], bound: float) -> Case:
 def critic_case(rng: torch.Generator) -> Case:
     q, targets, weights = leaf(rng, 9), draw(rng, 9), torch.rand(9, generator=rng) / 9
     errors = q - targets
-    return critic_loss(errors, weights), (q,), ((weights * errors).detach(),)
+    return dpg_critic_loss(errors, weights), (q,), ((weights * errors).detach(),)
 
 
 class Bowl:
@@ -100,7 +100,7 @@ def actor_case(rng: torch.Generator) -> Case:
     """Without a clip the surrogate has the gradient of -mean Q along the policy's own actions."""
     critic: Any = Bowl()
     actions, features = leaf(rng, 6, 3), draw(rng, 6, 3)
-    by_hand = torch.autograd.grad(actor_loss(actions, action_slopes(critic, features, actions, 1e9)), [actions])
+    by_hand = torch.autograd.grad(dpg_actor_loss(actions, action_slopes(critic, features, actions, 1e9)), [actions])
     return -critic.value(features, actions).mean(), (actions,), by_hand
 
 
@@ -146,7 +146,7 @@ def test_the_actor_s_slopes_are_clipped_one_by_one() -> None:
     critic: Any = Bowl()
     actions, features = leaf(rng, 6, 3), draw(rng, 6, 3)
     (free,) = torch.autograd.grad(-critic.value(features, actions).sum(), [actions])
-    (clipped,) = torch.autograd.grad(actor_loss(actions, action_slopes(critic, features, actions, 0.5)), [actions])
+    (clipped,) = torch.autograd.grad(dpg_actor_loss(actions, action_slopes(critic, features, actions, 0.5)), [actions])
     assert (free.abs() > 0.5).any()
     torch.testing.assert_close(clipped, free.clamp(-0.5, 0.5) / 6)
 

@@ -18,12 +18,12 @@ from thespis import VTrace, load, train
 from thespis.cli import main
 from thespis.core.errors import ThespisError
 from thespis.core.system.commit import to_json
-from thespis.core.user_code import locate, lost, resolve
+from thespis.core.user_code import locate, resolve, why_unresolvable
 from thespis.envs.space_json import dump_spaces, load_spaces
 from thespis.envs.spaces import AnySpace, Spaces
 from thespis.envs.toys import Chain
-from thespis.runtime.host import Host, Start
 from thespis.runtime.process import Status, status_page
+from thespis.runtime.role_process import RoleProcess, StartCommand
 
 SMALL: dict[str, Any] = {
     "actors": 1, "envs_per_actor": 2, "eval_episodes": 0, "total_steps": 200, "quiet": True, "on": "simulation"
@@ -81,11 +81,11 @@ def test_what_has_no_name_trains_and_its_policy_is_loaded_without_it(
     part = functools.partial(Chain, 4)
     env: Any = {"lambda": lambda: Chain(), "local": inside, "partial": part, "object": Callable()}
     run = train("impala", env=env[kind], run_dir=tmp_path / "run", **SMALL)
-    assert "another process cannot find the environment again" in (tmp_path / "run" / "log.txt").read_text()
+    assert "another process cannot import the environment" in (tmp_path / "run" / "log.txt").read_text()
     assert run.env_config().env is env[kind], "this process still has it"
     loaded = load(str(tmp_path / "run"))
     assert loaded.policy.act(np.zeros(2, np.float32)) in (0, 1)
-    with pytest.raises(ThespisError, match=r"the environment of this run, .*, cannot be found again: it is a lambda"):
+    with pytest.raises(ThespisError, match=r"the environment of this run, .*, cannot be imported: it is a lambda"):
         loaded.env_config()
     assert loaded.env_config(env=Chain).env is Chain
     assert main.main(["eval", str(loaded.path), "--episodes", "1"]) == 2
@@ -99,7 +99,7 @@ def test_what_has_no_name_trains_and_its_policy_is_loaded_without_it(
 
 
 def test_a_network_without_a_name_is_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(ThespisError, match="could not be loaded again: of --network.factory it is a lambda"):
+    with pytest.raises(ThespisError, match="--network.factory cannot be imported to load the policy: it is a lambda"):
         train("impala", run_dir=tmp_path / "run", network={"factory": lambda obs, act: None}, **SMALL)
     assert not (tmp_path / "run").exists()
 
@@ -108,7 +108,7 @@ def test_an_algorithm_without_a_name_is_refused_before_training(tmp_path: Path) 
     class Inside(VTrace):
         pass
 
-    with pytest.raises(ThespisError, match="could not be loaded again: of --algorithm it is .* a function inside"):
+    with pytest.raises(ThespisError, match="--algorithm cannot be imported .* it is .* a function inside"):
         train("impala", run_dir=tmp_path / "run", algorithm=Inside(), **SMALL)
     assert not (tmp_path / "run").exists()
 
@@ -134,7 +134,7 @@ def test_an_algorithm_of_a_notebook_is_found_where_its_cell_has_run(
 
 def test_names_of_a_prompt_are_found_where_they_are_defined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "typed_in", Chain, raising=False)
-    assert lost("__main__::typed_in") is None and lost("__main__::typed_in", elsewhere=True)
+    assert why_unresolvable("__main__::typed_in") is None and why_unresolvable("__main__::typed_in", elsewhere=True)
     assert resolve("__main__::typed_in") is Chain
     with pytest.raises(ThespisError, match="'__main__::nobody' cannot be found again: it is defined at a prompt"):
         resolve("__main__::nobody")
@@ -179,7 +179,7 @@ def test_a_script_without_a_guard_trains_once_and_cannot_be_imported_into_a_seco
     assert load(str(run)).policy.act(np.zeros(2, np.float32)) in (0, 1)
     assert main.main(["eval", str(run)]) == 2
     said = capsys.readouterr().err
-    assert f"{script} starts a training whenever it is imported" in said and 'if __name__ == "__main__":' in said
+    assert f"{script} starts a training run whenever it is imported" in said and 'if __name__ == "__main__":' in said
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["run"]
 
 
@@ -190,12 +190,12 @@ def test_a_script_that_ends_when_it_is_imported_is_one_line(tmp_path: Path) -> N
 
 
 async def _started(roles: bytes) -> list[Any]:
-    told: list[Any] = []
+    result: list[Any] = []
     page = status_page("test")
-    host = Host(told.append, Status(page))
+    host = RoleProcess(result.append, Status(page))
     os.close(page)
-    host.start(Start([], roles, [], {}, frozenset(), frozenset(), None, 1.0))
-    return told
+    host.start(StartCommand([], roles, [], {}, frozenset(), frozenset(), None, 1.0))
+    return result
 
 
 def test_a_process_does_not_train_what_its_roles_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +204,9 @@ def test_a_process_does_not_train_what_its_roles_import(tmp_path: Path, monkeypa
 
     (tmp_path / "recursive.py").write_text(SCRIPT.replace("RUN", "'runs'").replace("ON", "'simulation'"))
     monkeypatch.syspath_prepend(tmp_path)
-    told = asyncio.run(_started(b"crecursive\nmake\n."))
-    kind, what, _, blame_user = told[-1]
-    assert (kind, blame_user) == ("error", True) and "recursive.py starts a training whenever it is imported" in what
+    result = asyncio.run(_started(b"crecursive\nmake\n."))
+    kind, what, _, blame_user = result[-1]
+    assert (kind, blame_user) == ("error", True) and "recursive.py starts a training run whenever" in what
 
 
 def test_a_script_from_standard_input_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

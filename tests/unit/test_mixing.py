@@ -12,12 +12,12 @@ from fakes import FakeContext, FakeEdge
 from thespis.architectures.demonstrations import build_demonstrations
 from thespis.architectures.r2d3 import Config
 from thespis.core.config import QNetworkConfig, ReplayConfig
-from thespis.core.config_io import updated
+from thespis.core.config_io import with_settings
 from thespis.core.context import Identity
 from thespis.core.errors import ThespisError
-from thespis.core.types import AGELESS, Array, Inputs, Sequences, Version, lags
+from thespis.core.types import NO_VERSION, Array, Inputs, SequenceBatch, Version, lags
 from thespis.envs.toys import Lock
-from thespis.experience.mixing import Mixed, Origin
+from thespis.experience.mixing import MixedSource, Origin
 from thespis.roles import Demonstrations
 
 CODE = Lock().code
@@ -35,7 +35,7 @@ class Shelf:
     def origin(self, chance: float) -> Origin:
         return Origin(chance, FakeEdge(self.sample), FakeEdge(self.prioritise))
 
-    async def sample(self, items: int) -> Sequences:
+    async def sample(self, items: int) -> SequenceBatch:
         assert items > 0, "nobody is asked for nothing"
         self.asked.append(items)
         keys = self.keys + np.arange(items)
@@ -44,9 +44,9 @@ class Shelf:
         inputs = Inputs(np.full((4, items, 2), self.mark, np.float32), np.zeros((4, items), np.bool_),
                         np.zeros((4, items), np.int64), np.zeros((4, items), np.float32))  # fmt: skip
         state = (np.full((items, 5), 7.0, np.float32),) if self.state else ()
-        return Sequences(inputs, zeros.astype(np.int64), zeros, zeros, zeros.astype(np.int64), zeros == 0,
+        return SequenceBatch(inputs, zeros.astype(np.int64), zeros, zeros, zeros.astype(np.int64), zeros == 0,
                          zeros.astype(np.int64), state, np.full(items, 3.0 + self.mark, np.float32), keys,
-                         taken=1000 * self.keys if self.state else 0)  # fmt: skip
+                         env_steps_at_sample=1000 * self.keys if self.state else 0)  # fmt: skip
 
     async def prioritise(self, keys: Array, priorities: Array) -> None:
         self.sent.append((keys, priorities))
@@ -61,15 +61,15 @@ def drink(ratio: float, batches: int, times: int, batch: int = 16) -> tuple[Shel
 
     async def scene() -> None:
         origins = [lived.origin(1 - ratio), shown.origin(ratio)]
-        source = Mixed(ctx, origins, batch, batches, lambda number: (np.zeros((number, 5), np.float32),))
+        source = MixedSource(ctx, origins, batch, batches, lambda number: (np.zeros((number, 5), np.float32),))
         for _ in range(times):
-            taken = await source.take()
+            taken = await source.next()
             obs: Any = taken.inputs.obs
             marks.append(obs[0, :, 0])
             np.testing.assert_array_equal(taken.weights, 1.0)  # of the largest in its own replay, not in both
             # The agent's states are those stored, those of demonstrations the ones that open an episode.
             np.testing.assert_array_equal(taken.state[0][:, 0], np.where(marks[-1] > 0, 7.0, 0.0))
-            taken_in.append(taken.taken)
+            taken_in.append(taken.env_steps_at_sample)
             await source.done(taken, marks[-1] * (1 + taken.keys))
         await asyncio.sleep(0)
         await source.close()
@@ -113,7 +113,7 @@ def lock(**settings: Any) -> Config:
         "n_step": 3, "unroll_length": 4, "burn_in": 2, "sequence_length": 6,
         "replay": ReplayConfig(capacity=1000, warm_up=1, priority_exponent=0.9, actor_priorities=True),
     }  # fmt: skip
-    return updated(Config(), {**some, **settings})
+    return with_settings(Config(), {**some, **settings})
 
 
 def demonstrations(cfg: Config) -> Demonstrations:
@@ -125,7 +125,7 @@ def test_demonstrations_are_sequences_of_whole_episodes() -> None:
     drawn: Any = asyncio.run(demonstrations(lock()).sample(60))
     opens = drawn.inputs.first[2]
     assert set(drawn.keys % 11) == {0, 4} and len(set(drawn.keys)) == 10
-    assert not drawn.state and (drawn.versions[drawn.valid] == AGELESS).all()
+    assert not drawn.state and (drawn.versions[drawn.valid] == NO_VERSION).all()
     assert not lags(drawn.versions[drawn.valid], Version(3, 12345)).any()
     for i in range(60):
         start = 0 if opens[i] else 4
@@ -166,5 +166,5 @@ def test_a_later_life_has_as_many(exponent: float) -> None:
 
 
 def test_other_demonstrations_than_those_saved_are_refused() -> None:
-    with pytest.raises(ThespisError, match="others than when the run was saved"):
+    with pytest.raises(ThespisError, match="changed since the run was saved"):
         demonstrations(lock(demo_episodes=4)).restore(*demonstrations(lock()).state())

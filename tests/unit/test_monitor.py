@@ -13,10 +13,10 @@ import pytest
 from thespis.core.context import Report, Stat, Traffic
 from thespis.core.system.commit import to_json
 from thespis.core.types import Episode
-from thespis.runs.monitor import Identity, Mark, Monitor
-from thespis.runs.view import Evaluation, View
+from thespis.runs.monitor import Mark, Monitor, RunIdentity
+from thespis.runs.terminal.view import EvaluationView, View
 
-WHO = Identity("impala", "CartPole-v1", 3, "local")
+WHO = RunIdentity("impala", "CartPole-v1", 3, "local")
 
 
 def stat(*values: float) -> Stat:
@@ -191,7 +191,9 @@ def test_the_newest_evaluation_counts() -> None:
     assert "eval/mean_reward" not in monitor.row(2.0)
     saved = Monitor.restore(strict(json.dumps(monitor.state(2.0)).encode()), None, 2.0)
     for each in (monitor, saved):
-        assert View.of(each, WHO, None, 3.0).evaluation == Evaluation(9.0, 5, 300), "shown until there is a newer one"
+        assert View.of(each, WHO, None, 3.0).evaluation == EvaluationView(9.0, 5, 300), (
+            "shown until there is a newer one"
+        )
 
 
 KEYS = """

@@ -13,12 +13,12 @@ from gymnasium import spaces
 from thespis.core.config import NetworkConfig
 from thespis.core.errors import ThespisError
 from thespis.core.types import Array, Inputs, State, Tree, map_tree
-from thespis.networks.acting import Stepper, export_weights
 from thespis.networks.heads import build_distribution
 from thespis.networks.init import init_network
 from thespis.networks.inputs import TensorInputs, tensor_inputs
 from thespis.networks.normalize import Normalizer
-from thespis.networks.policies import ActorCritic, Output, final_values
+from thespis.networks.policies import ActorCritic, NetworkOutput, final_values
+from thespis.networks.policy_runner import PolicyRunner, export_weights
 from thespis.networks.recurrent import LSTMCore
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -83,7 +83,7 @@ def blank_inputs(obs: Tree, actions: spaces.Space[Any], batch: int) -> Inputs:
 def test_every_observation_space_acts(space: spaces.Space[Any], torso: str, lstm: int) -> None:
     space.seed(0)
     actions = ACTIONS["discrete"]
-    stepper = Stepper(build(space, torso=torso, lstm=lstm), np.random.default_rng(0))
+    stepper = PolicyRunner(build(space, torso=torso, lstm=lstm), np.random.default_rng(0))
     acted = stepper.act(blank_inputs(stack(space, 2), actions, 2), stepper.initial_state(2))
     assert acted.actions.shape == (2,) and acted.logp.dtype == np.float32
     assert [part.shape for part in acted.state] == ([(2, 8)] * 2 if lstm else [])
@@ -225,7 +225,7 @@ def test_lstm_reset_equals_a_fresh_start() -> None:
 def rollout(network: ActorCritic, actions: spaces.Space[Any], steps: int = 9) -> tuple[Inputs, Array, Array, State]:
     """Act step by step with episode starts inside; the inputs `[T, B]`, actions, log-probabilities and first state."""
     rng, batch = np.random.default_rng(3), 4
-    stepper = Stepper(network, np.random.default_rng(5))
+    stepper = PolicyRunner(network, np.random.default_rng(5))
     shape = actions.shape or ()
     record = Inputs(
         rng.normal(size=(steps, batch, 3)).astype(np.float32),
@@ -317,18 +317,18 @@ def test_normalisation_travels_with_the_weights() -> None:
     learner.observe(map_tree(lambda leaf: torch.from_numpy(leaf)[None], rows))
     weights = export_weights(learner)
     assert sum("normalizer" in name for name in weights) == 3, "images are not normalised"
-    stepper = Stepper(other, np.random.default_rng(0))
+    stepper = PolicyRunner(other, np.random.default_rng(0))
     inputs = blank_inputs(rows, ACTIONS["discrete"], 10)
-    expected = Stepper(learner, np.random.default_rng(0)).act(inputs, ())
+    expected = PolicyRunner(learner, np.random.default_rng(0)).act(inputs, ())
     assert not np.array_equal(stepper.act(inputs, ()).logp, expected.logp)
-    stepper = Stepper(other, np.random.default_rng(0))
+    stepper = PolicyRunner(other, np.random.default_rng(0))
     stepper.load(weights)
     np.testing.assert_array_equal(stepper.act(inputs, ()).logp, expected.logp)
 
 
 def test_load_copies_and_refuses_another_network() -> None:
     network, other = build(VECTOR), build(VECTOR)
-    stepper = Stepper(network, np.random.default_rng(0))
+    stepper = PolicyRunner(network, np.random.default_rng(0))
     weights = export_weights(other)
     stepper.load(weights)
     for value in weights.values():
@@ -344,12 +344,14 @@ def test_a_class_made_from_ours_acts_as_it_says_itself() -> None:
     """Small networks act without torch, by what ours are known to compute; this one computes something else."""
 
     class Stubborn(ActorCritic):
-        def forward(self, inputs: TensorInputs, state: tuple[torch.Tensor, ...]) -> Output:
+        def forward(self, inputs: TensorInputs, state: tuple[torch.Tensor, ...]) -> NetworkOutput:
             output = super().forward(inputs, state)
             return output._replace(params=torch.tensor([0.0, 0.0, 50.0, 0.0]).expand_as(output.params))
 
     network = init_network(lambda: Stubborn(VECTOR, ACTIONS["discrete"], config()), seed=1)
-    acted = Stepper(network, np.random.default_rng(0)).act(blank_inputs(stack(VECTOR, 64), ACTIONS["discrete"], 64), ())
+    acted = PolicyRunner(network, np.random.default_rng(0)).act(
+        blank_inputs(stack(VECTOR, 64), ACTIONS["discrete"], 64), ()
+    )
     assert (acted.actions == 2).all()
 
 
@@ -357,11 +359,11 @@ def test_acting_repeats_with_its_seed_and_touches_no_global_randomness() -> None
     network = build(VECTOR)
     inputs = blank_inputs(stack(VECTOR, 5), ACTIONS["discrete"], 5)
     before = torch.get_rng_state()
-    first, second = (Stepper(network, np.random.default_rng(9)).act(inputs, ()) for _ in range(2))
+    first, second = (PolicyRunner(network, np.random.default_rng(9)).act(inputs, ()) for _ in range(2))
     init_network(lambda: build(VECTOR), seed=3)
     assert torch.equal(before, torch.get_rng_state())
     np.testing.assert_array_equal(first.actions, second.actions)
-    greedy = Stepper(network, np.random.default_rng(9)).act(inputs, (), greedy=True)
+    greedy = PolicyRunner(network, np.random.default_rng(9)).act(inputs, (), greedy=True)
     assert (greedy.logp >= first.logp).all()
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from thespis.core.context import Report
-from thespis.runs.monitor import Identity, Monitor
-from thespis.runs.notebook import in_notebook
-from thespis.runs.screen import Screen
-from thespis.runs.view import View
+from thespis.runs.monitor import Monitor, RunIdentity
+from thespis.runs.terminal.notebook import in_notebook
+from thespis.runs.terminal.screen import Screen
+from thespis.runs.terminal.view import View
 
-WHO = Identity("impala", "CartPole-v1", 3, "local")
+WHO = RunIdentity("impala", "CartPole-v1", 3, "local")
 
 
 def a_view(steps: int) -> View:

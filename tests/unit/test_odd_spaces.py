@@ -13,10 +13,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from thespis import load, train
 from thespis.core.config import NetworkConfig
 from thespis.core.errors import EnvError, ThespisError
-from thespis.envs.make import describe, make
+from thespis.envs.make import describe_env, make_envs
 from thespis.envs.spaces import limits
 from thespis.networks.images import image_notes
-from thespis.training.run import RunFailed
+from thespis.training.trained_run import RunFailed
 
 SMALL: dict[str, Any] = {
     "actors": 1, "envs_per_actor": 2, "eval_episodes": 1, "total_steps": 200, "quiet": True, "on": "simulation"
@@ -59,7 +59,7 @@ class Shows(gym.Env[Any, Any]):
 )
 def test_an_observation_outside_its_space_is_named(space: Any, good: Any, bad: Any, said: str) -> None:
     made = iter([Shows(space, good), Shows(space, good, bad)])
-    envs = make(lambda: next(made), 2)
+    envs = make_envs(lambda: next(made), 2)
     envs.reset(0)
     for _ in range(4 + 1 + 2):  # the first episode, the reset, and two steps of the second
         envs.step(np.zeros(2, np.int64))
@@ -81,11 +81,11 @@ def test_what_the_dtype_allows_is_not_looked_at() -> None:
 def test_spaces_without_numbers_are_refused(space: Any) -> None:
     empty = np.zeros(space.shape, space.dtype)
     with pytest.raises(ThespisError, match=r"observation space .* holds no numbers; leave it out"):
-        describe(lambda: Shows(space, empty))
+        describe_env(lambda: Shows(space, empty))
     with pytest.raises(ThespisError, match=r"observation space .* holds no numbers"):
-        describe(lambda: Shows(Dict({"a": Discrete(2), "b": space}), {"a": 0, "b": empty}))
-    with pytest.raises(ThespisError, match=r"action space .* holds no numbers, so there is nothing to learn"):
-        describe(lambda: Shows(Discrete(2), 0, action_space=space))
+        describe_env(lambda: Shows(Dict({"a": Discrete(2), "b": space}), {"a": 0, "b": empty}))
+    with pytest.raises(ThespisError, match=r"action space .* holds no numbers; give it at least one"):
+        describe_env(lambda: Shows(Discrete(2), 0, action_space=space))
 
 
 def test_a_tuple_of_observations_is_learned_from_and_acted_on(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_tuple_of_observations_is_learned_from_and_acted_on(tmp_path: Path) ->
 )
 def test_nested_and_empty_tuples_are_refused(space: Any) -> None:
     with pytest.raises(ThespisError, match="flatten it into one non-empty, flat Dict or Tuple"):
-        describe(lambda: Shows(space, None))
+        describe_env(lambda: Shows(space, None))
 
 
 class Parallel:
@@ -112,9 +112,9 @@ class Parallel:
 
 def test_environments_of_several_agents_are_told_apart() -> None:
     with pytest.raises(ThespisError, match="Parallel makes a PettingZoo environment, which has several agents"):
-        describe(Parallel)  # type: ignore[arg-type]
-    with pytest.raises(ThespisError, match=r"makes an object of NoneType; it has"):
-        describe(lambda: None)  # type: ignore[arg-type, return-value]
+        describe_env(Parallel)  # type: ignore[arg-type]
+    with pytest.raises(ThespisError, match=r"makes an object of NoneType; return an instance"):
+        describe_env(lambda: None)  # type: ignore[arg-type, return-value]
 
 
 def test_images_that_an_mlp_reads_are_said(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which batches Gorila's filter refuses, and that it never refuses for ever."""
+"""Which batches Gorila's filter refuses, and that it never refuses forever."""
 
 from __future__ import annotations
 

@@ -139,9 +139,9 @@ def test_three_shards_equal_one_to_the_bit(kind: str) -> None:
             await part.join(0, start[where], [("w", [101])])
         for number in range(20):
             gradient = rng.normal(size=101).astype(np.float32)
-            told = stamp(number % 4, number, number=number + 1)
-            one = await whole.push(gradient, told)
-            many = [await part.push(gradient[where], told) for part, where in zip(parts, cuts, strict=True)]
+            result = stamp(number % 4, number, number=number + 1)
+            one = await whole.push(gradient, result)
+            many = [await part.push(gradient[where], result) for part, where in zip(parts, cuts, strict=True)]
             assert one is not None
             assert one.values.tobytes() == b"".join(each.values.tobytes() for each in many if each is not None)
 
@@ -200,7 +200,7 @@ def test_a_worker_that_died_at_the_barrier_counts_once() -> None:
         dead = asyncio.create_task(server.push(values(100), stamp(0)))
         await settle()
         dead.cancel()
-        again = asyncio.create_task(server.push(values(2), stamp(0, life=8)))
+        again = asyncio.create_task(server.push(values(2), stamp(0, incarnation=8)))
         await settle()
         assert not again.done(), "one worker is not two"
         answer = await server.push(values(4), stamp(1))
@@ -317,7 +317,7 @@ def test_a_gradient_that_is_in_the_checkpoint_is_not_applied_again() -> None:
         repeat = await other.push(values(1), stamp(0, number=5))
         assert repeat is not None and repeat.values.tolist() == [-1]
         await other.push(values(1), stamp(0, number=6))
-        another_life = await other.push(values(1), stamp(0, number=1, life=8))
+        another_life = await other.push(values(1), stamp(0, number=1, incarnation=8))
         assert another_life is not None and another_life.values.tolist() == [-3]
         assert counted(other) == {"updates": 2, "dropped/repeated_gradients": 1}
 

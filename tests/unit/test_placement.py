@@ -13,7 +13,7 @@ from thespis.runtime.placement import bundles
 
 def placed(program: Program, per_node: int | None) -> list[tuple[tuple[str, ...], float, str]]:
     cfg = Experiment(on="ray", actors_per_node=per_node)
-    return [(bundle.homes, bundle.cpus, bundle.strategy) for bundle in bundles(program, cfg)]
+    return [(bundle.processes, bundle.cpus, bundle.strategy) for bundle in bundles(program, cfg)]
 
 
 def test_the_learner_is_near_its_services_and_actors_are_spread() -> None:
@@ -36,7 +36,10 @@ def test_workers_and_bundles_are_counted_as_actors() -> None:
     workers = placed(a3c.program(a3c.Config(actors=4)), 2)
     assert (("worker-0", "worker-1"), 2.0, "STRICT_SPREAD") in workers
     together = placed(gorila.program(gorila.Config(actors=2)), 1)
-    assert [homes for homes, _, strategy in together if strategy == "STRICT_SPREAD"] == [("bundle-0",), ("bundle-1",)]
+    assert [processes for processes, _, strategy in together if strategy == "STRICT_SPREAD"] == [
+        ("bundle-0",),
+        ("bundle-1",),
+    ]
 
 
 def test_a_program_without_actors_cannot_have_so_many_per_node() -> None:

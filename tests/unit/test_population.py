@@ -16,7 +16,7 @@ from thespis.population.exploit import (
     Prior,
     Range,
     best,
-    draw,
+    draw_hypers,
     explore,
     tournament,
     truncation,
@@ -92,7 +92,7 @@ def test_explore_perturbs_or_draws_anew() -> None:
     assert moved["a"] in (0.005, 0.02) and moved["b"] in (2, 4)
     drawn = [explore({"a": 0.01, "b": 3}, priors, rng(seed), factor=2.0, resample=1.0)["a"] for seed in range(50)]
     assert min(drawn) < 1e-3 and max(drawn) > 0.1
-    assert draw(priors, rng(7)) == draw(priors, rng(7)) != draw(priors, rng(8))
+    assert draw_hypers(priors, rng(7)) == draw_hypers(priors, rng(7)) != draw_hypers(priors, rng(8))
 
 
 def toy(seed: int, *, exploits: bool, explores: bool, steps: int = 100) -> float:

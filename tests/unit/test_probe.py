@@ -15,10 +15,10 @@ import pytest
 from thespis import train
 from thespis.core.config import EnvConfig
 from thespis.core.errors import ThespisError
-from thespis.core.watch import watch_on, watched
-from thespis.envs.make import describe, make
+from thespis.core.watchdog import set_env_status, watch_env
+from thespis.envs.make import describe_env, make_envs
 from thespis.envs.toys import Chain
-from thespis.runtime.probe import probe
+from thespis.runtime.env_probe import probe
 from thespis.runtime.process import Status, status_page
 
 
@@ -53,15 +53,15 @@ def tried(where: str, how: str, seconds: float = 60.0) -> Any:
 
 
 def test_one_that_works_says_its_spaces() -> None:
-    assert tried("", "") == (describe(Chain), [])
+    assert tried("", "") == (describe_env(Chain), [])
 
 
 def test_one_that_raises_is_shown_with_its_own_lines_only() -> None:
     with pytest.raises(
         ThespisError, match=r"test_probe::Fails' fails in reset, so nothing .*RuntimeError: boom"
-    ) as told:
+    ) as result:
         tried("reset", "raise")
-    (trace,) = told.value.__notes__
+    (trace,) = result.value.__notes__
     assert trace.splitlines()[-1].strip() == 'raise RuntimeError("boom")' and "autoreset.py" not in trace
 
 
@@ -86,24 +86,22 @@ def test_what_an_environment_starts_ends_with_the_trial(tmp_path: Path) -> None:
 
 
 def test_one_that_takes_its_process_down_is_told_with_what_it_printed() -> None:
-    with pytest.raises(ThespisError, match=r"took its process down in reset: it ended with exit code 3") as told:
+    with pytest.raises(ThespisError, match=r"took its process down in reset: it ended with exit code 3") as result:
         tried("reset", "leave")
-    assert told.value.__notes__ == ["my last words"]
+    assert result.value.__notes__ == ["my last words"]
 
 
 def test_trouble_at_the_end_is_noted_and_no_more() -> None:
     spaces, notes = tried("close", "raise")
-    assert spaces == describe(Chain) and notes[0].endswith("close raised RuntimeError: boom; training goes on")
+    assert spaces == describe_env(Chain) and notes[0].endswith("close raised RuntimeError: boom; training continues")
     spaces, notes = tried("close", "hang", 2.0)
-    assert spaces == describe(Chain) and "did not return from close within 2 s" in notes[0]
+    assert spaces == describe_env(Chain) and "did not return from close within 2 s" in notes[0]
 
 
 def test_an_id_that_only_this_process_knows_is_told() -> None:
     gym.register("OnlyHere-v0", entry_point=Chain)
     try:
-        with pytest.raises(
-            ThespisError, match=r"'OnlyHere-v0' is registered in this process alone; give module:OnlyHe"
-        ):
+        with pytest.raises(ThespisError, match=r"'OnlyHere-v0' is registered only in this process; give module:OnlyHe"):
             probe(EnvConfig("OnlyHere-v0"), 60.0)
     finally:
         del gym.registry["OnlyHere-v0"]
@@ -115,14 +113,14 @@ def test_what_comes_with_gymnasium_starts_no_process(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     for env in ("CartPole-v1", "FrozenLake-v1", "thespis/Memory-v0"):
-        assert probe(EnvConfig(env, time_limit=5), 60.0) == (describe(env), [])
+        assert probe(EnvConfig(env, time_limit=5), 60.0) == (describe_env(env), [])
 
 
 def test_a_page_says_which_environment_is_being_made_or_closed() -> None:
     descriptor = status_page("test")
     status = Status(descriptor)
     os.close(descriptor)
-    watch_on(status)
+    set_env_status(status)
     seen: list[Any] = []
 
     class Looks(Chain):
@@ -133,12 +131,12 @@ def test_a_page_says_which_environment_is_being_made_or_closed() -> None:
         def close(self) -> None:
             seen.append((status.stuck(0.0), status.closing))
 
-    make(Looks, 2).close()
+    make_envs(Looks, 2).close()
     said = [f"env {env}: {doing} did not return within 0 s" for doing in ("__init__", "close") for env in (0, 1)]
     assert seen == [(said[0], False), (said[1], False), (said[2], True), (said[3], True)]
     assert status.stuck(0.0) is None
-    with watched("make"):
-        assert status.place == "one of its environments: __init__"
+    with watch_env("make"):
+        assert status.location == "one of its environments: __init__"
 
 
 def test_all_are_closed_although_one_fails() -> None:
@@ -150,7 +148,7 @@ def test_all_are_closed_although_one_fails() -> None:
             raise RuntimeError("stuck lid")
 
     with pytest.raises(RuntimeError, match="stuck lid"):
-        make(Sour, 3).close()
+        make_envs(Sour, 3).close()
     assert len(closed) == 3
 
 
@@ -167,10 +165,10 @@ def test_an_evaluation_without_end_is_cut_and_said(tmp_path: Path, capsys: pytes
         "2 episodes of an evaluation did not end within --eval-max-steps 7; they count with their return so far" in log
     )
     assert main.main(["eval", str(run.path), "--episodes", "2", "--max-steps", "4"]) == 0
-    assert capsys.readouterr().out.count("return 10, length 4, cut there (--max-steps)") == 2
+    assert capsys.readouterr().out.count("return 10, length 4, truncated by --max-steps") == 2
     assert main.main(["record", str(run.path), "--episodes", "2", "--out", str(tmp_path / "demos")]) == 0
     said = capsys.readouterr().out
-    assert "2 episodes did not end within 7 steps (--max-steps) and were cut there" in said and "14 steps" in said
+    assert "2 episodes did not end within 7 steps and were truncated (--max-steps)" in said and "14 steps" in said
 
 
 def test_only_episodes_that_did_not_end_are_cut(tmp_path: Path) -> None:

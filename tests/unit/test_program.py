@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 import pytest
 
+from thespis.architectures import impala
 from thespis.cli.show import mermaid
 from thespis.core.config import OptimizerConfig
 from thespis.core.errors import ThespisError
-from thespis.core.program import Program, shared
-from thespis.core.service import Method, RoleDescription, describe
-from thespis.roles import ParameterServer, Replay, WeightStore
+from thespis.core.program import Program, restart_limit
+from thespis.core.service import Method, RoleDescription, description_of
+from thespis.roles import ParameterServer, Queue, WeightStore
 from thespis.training.registry import defaults
 
 
@@ -47,7 +48,7 @@ def refusal(program: Program) -> str:
 
 def queue_program(capacity: int, batch: int, actors: int = 1) -> Program:
     program = Program("test")
-    queue = program.at().add("queue", Replay.queue, capacity=capacity)
+    queue = program.at().add("queue", Queue, capacity=capacity)
     program.at().add("learner", Worker, queue.edge("sample", items=batch))
     for _ in range(actors):
         program.at().add("actor", Worker, queue.edge("insert"))
@@ -88,9 +89,18 @@ def test_parts_that_cannot_travel(kind: str, tmp_path: Path) -> None:
             program.at().add("worker", lambda ctx, ask: Worker(ctx, ask, lock), ask)
         else:
             program.at().add("worker", Worker, ask, extra=lock if kind == "lock" else file)
-        told = refusal(program)
-    assert told.startswith("worker 0: ") and told.endswith("; pass what builds it instead")
-    assert "cannot be sent to another process" in told
+        result = refusal(program)
+    assert result.startswith("worker 0: ") and result.endswith("; pass a function that builds it instead")
+    assert "cannot be sent to another process" in result
+
+
+def test_a_setting_that_cannot_travel_is_named() -> None:
+    """Its config is hundreds of words long."""
+    lock = threading.Lock()
+    program = Program("test")
+    program.at().add("worker", Service, impala.Config(env=lambda: lock))
+    told = refusal(program)
+    assert told.startswith("worker 0: env (<function") and "Config(" not in told
 
 
 def test_a_lambda_that_can_travel_is_no_problem() -> None:
@@ -108,7 +118,7 @@ def test_a_lambda_that_can_travel_is_no_problem() -> None:
             "queue: a batch of 3 never fits a queue of capacity 2, so the learner",
         ),
         (queue_program(0, 1), "queue: capacity 0 holds nothing; raise it to at least 1"),
-        (queue_program(2, 1, actors=0), "queue: nobody inserts, so sampling would wait for ever"),
+        (queue_program(2, 1, actors=0), "queue: no actor inserts, so sampling would wait forever"),
     ],
 )
 def test_waiting_for_ever_is_refused(program: Program, words: str) -> None:
@@ -132,9 +142,9 @@ def test_adding_the_same_name_counts_up() -> None:
 
 def test_a_shared_process_has_the_patience_of_its_least_patient_role() -> None:
     program = Program("test")
-    program.at(process="services", restarts=5).add("queue", Replay.queue, capacity=1)
+    program.at(process="services", restarts=5).add("queue", Queue, capacity=1)
     program.at(process="services", restarts=2).add("weights", WeightStore)
-    assert shared(program.processes["services"]) == 2
+    assert restart_limit(program.processes["services"]) == 2
 
 
 def test_arrows_and_description() -> None:
@@ -150,7 +160,7 @@ def test_arrows_and_description() -> None:
         "caller": "actor", "callers": 2, "service": "queue", "method": "insert", "kind": "experience",
         "takes": "unroll", "gives": "", "retained": False,
     }  # fmt: skip
-    assert described["roles"]["queue"] == {"kind": "Replay", "evaluates": False}
+    assert described["roles"]["queue"] == {"kind": "Queue", "evaluates": False}
 
 
 def test_impossible_settings_of_an_architecture() -> None:
@@ -165,7 +175,7 @@ def test_impossible_settings_of_an_architecture() -> None:
     ("workers", "settings", "complaint"),
     [
         (2, {"mode": "sync", "quorum": 3}, "waits for 3 gradients but only 2 workers push"),
-        (0, {}, "nobody pushes gradients"),
+        (0, {}, "no worker pushes gradients"),
         (2, {"mode": "sync", "quorum": 0}, "use fewer backup workers"),
         (2, {"mode": "stale", "max_staleness": -1}, "at least 0"),
     ],
@@ -180,8 +190,8 @@ def test_gradients_that_would_wait_for_ever_are_refused(workers: int, settings: 
 
 
 def test_a_class_without_a_description_is_a_plain_worker() -> None:
-    assert describe(Worker) == describe(None) == RoleDescription()
-    assert describe(Service).methods["ask"].gives == "answer"
+    assert description_of(Worker) == description_of(None) == RoleDescription()
+    assert description_of(Service).methods["ask"].gives == "answer"
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from rich.console import Console
 
 from thespis.core.context import Report
 from thespis.core.types import Episode
-from thespis.runs.ending import final_lines
-from thespis.runs.figures import bar, duration, number, sparkline
 from thespis.runs.interval import RoleShare
-from thespis.runs.monitor import Identity, Monitor
-from thespis.runs.progress import Lines, Panel, line, render, render_svg
-from thespis.runs.view import Evaluation, RealTime, View
+from thespis.runs.monitor import Monitor, RunIdentity
+from thespis.runs.terminal.formatting import bar, format_duration, format_number, sparkline
+from thespis.runs.terminal.panel import Lines, Panel, line, render, render_svg
+from thespis.runs.terminal.summary_text import final_lines
+from thespis.runs.terminal.view import EvaluationView, RealTime, View
 
-WHO = Identity("impala", "CartPole-v1", 3, "local")
+WHO = RunIdentity("impala", "CartPole-v1", 3, "local")
 
 
 def a_view(**changes: object) -> View:
@@ -38,7 +38,7 @@ def a_view(**changes: object) -> View:
             "lag/max": 6.0,
             "queue/fill": 0.62,
         },
-        "evaluation": Evaluation(312.0, 10, 98_765),
+        "evaluation": EvaluationView(312.0, 10, 98_765),
         "return_episodes": 100,
         "history": tuple(float(x) for x in range(150)),
         "roles": {
@@ -214,11 +214,11 @@ def test_the_exit_reason_comes_with_what_decided_it() -> None:
 
 def test_short_forms() -> None:
     cases = [None, float("nan"), 0.0, 0.03125, 7.25, 195.44, 9999.0, 12345.0, 4.5e6, 2e9, -0.5]
-    assert [number(value) for value in cases] == [
+    assert [format_number(value) for value in cases] == [
         "–", "–", "0", "0.031", "7.25", "195.4", "9999", "12.3k", "4.5M", "2G", "-0.500",
     ]  # fmt: skip
-    assert [duration(s) for s in (0, 42, 187, 7500, 356400)] == ["0s", "42s", "3m 07s", "2h 05m", "4d 03h"]
-    assert [duration(s) for s in (0.04, 1.35, 9.94, 9.97)] == ["0.0s", "1.4s", "9.9s", "9.9s"]
+    assert [format_duration(s) for s in (0, 42, 187, 7500, 356400)] == ["0s", "42s", "3m 07s", "2h 05m", "4d 03h"]
+    assert [format_duration(s) for s in (0.04, 1.35, 9.94, 9.97)] == ["0.0s", "1.4s", "9.9s", "9.9s"]
     assert [bar(share, 4) for share in (0.0, 0.5, 1.0, 7.0)] == ["    ", "██  ", "████", "████"]
     assert len(bar(0.33, 4)) == 4
     assert sparkline([0.0, 1.0], 10) == "▁█" and sparkline([], 5) == "" and sparkline([2.0, 2.0], 5) == "▁▁"

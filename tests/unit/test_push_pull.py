@@ -21,7 +21,7 @@ from thespis.core.types import Array, Inputs, Unroll
 from thespis.exchange.hogwild import Hogwild
 from thespis.exchange.local import LocalExchange
 from thespis.exchange.precision import decode, encode
-from thespis.exchange.push_pull import PullAll, PushPull, cut
+from thespis.exchange.push_pull import PullAll, PushPull, cut_slices
 from thespis.experience.writers import concatenate
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic
@@ -77,7 +77,7 @@ def random_unroll(seed: int, steps: int = 6, batch: int = 2) -> Unroll:
 class Stored:
     """A source of unrolls made before."""
 
-    async def take(self) -> Unroll:
+    async def next(self) -> Unroll:
         raise NotImplementedError
 
     async def close(self) -> None: ...
@@ -266,9 +266,9 @@ def test_one_hogwild_worker_does_what_a_server_does(kind: str) -> None:
 
 
 def test_slices_cover_everything_once() -> None:
-    assert [(part.start, part.stop) for part in cut(10, 3)] == [(0, 3), (3, 6), (6, 10)]
+    assert [(part.start, part.stop) for part in cut_slices(10, 3)] == [(0, 3), (3, 6), (6, 10)]
     with pytest.raises(ThespisError, match="fewer --shards"):
-        cut(2, 3)
+        cut_slices(2, 3)
 
 
 def test_a_network_with_buffers_is_refused() -> None:

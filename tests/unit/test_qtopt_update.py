@@ -18,35 +18,35 @@ from thespis.core.budget import Budget
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Identity
 from thespis.core.errors import NonFiniteLoss, ThespisError
-from thespis.core.types import Labelled, Transitions, Version
+from thespis.core.types import Labelled, TransitionBatch, Version
 from thespis.exchange.push_pull import PullAfter
-from thespis.experience.labels import Labels
-from thespis.networks.configs import ScoredNetworkConfig
+from thespis.experience.labelled import LabelledSource
+from thespis.networks.configs import QFunctionConfig
 from thespis.networks.init import init_network
 from thespis.networks.inputs import as_tensor, as_tensors
-from thespis.networks.scored import ScoredNetwork, scores
+from thespis.networks.q_function import QFunctionNetwork, q_scores
 from thespis.roles import AveragingServer, TrainBuffer
 
 OBS, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32)
 
 
-def made(seed: int, space: Any = BOX, spread: float = 300.0, **settings: Any) -> ScoredNetwork:
+def made(seed: int, space: Any = BOX, spread: float = 300.0, **settings: Any) -> QFunctionNetwork:
     """A network whose values are not near 0, as they are at first."""
-    net = init_network(lambda: ScoredNetwork(OBS, space, ScoredNetworkConfig(**settings)), seed)
+    net = init_network(lambda: QFunctionNetwork(OBS, space, QFunctionConfig(**settings)), seed)
     with torch.no_grad():
         net.critic.output.weight.mul_(spread)
     return net
 
 
-def transitions(number: int, seed: int = 0, space: Any = BOX, **columns: Any) -> Transitions:
+def transitions(number: int, seed: int = 0, space: Any = BOX, **columns: Any) -> TransitionBatch:
     rng = np.random.default_rng(seed)
     obs, following = rng.uniform(-1, 1, (2, number, 3)).astype(np.float32)
     space.seed(seed)
     given = {"rewards": rng.uniform(0, 1, number).astype(np.float32), "discounts": np.full(number, 0.9, np.float32)}
     zeros = np.zeros(number, np.int64)
-    return Transitions(
+    return TransitionBatch(
         obs=obs, actions=np.stack([space.sample() for _ in range(number)]), next_obs=following, versions=zeros,
-        weights=np.ones(number, np.float32), keys=zeros, taken=77, **{**given, **columns},
+        weights=np.ones(number, np.float32), keys=zeros, env_steps_at_sample=77, **{**given, **columns},
     )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_scores_are_the_critic_s_values(activation: Any, hidden: tuple[int, ...]
     with torch.no_grad():
         features = net.critic.encoder(as_tensor(obs))
         slow = net.critic.value(features.repeat_interleave(7, 0), as_tensor(actions.reshape(35, 2))).view(5, 7)
-    np.testing.assert_allclose(scores(net.critic, features.numpy())(actions), slow.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(q_scores(net.critic, features.numpy())(actions), slow.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_one_action_is_searched_by_the_first_network_and_valued_by_both() -> None:
@@ -87,7 +87,7 @@ def test_one_action_is_searched_by_the_first_network_and_valued_by_both() -> Non
         assert labelled.targets[row] == pytest.approx(wanted, rel=1e-4, abs=1e-5)
     assert len(chosen) > 1 and 0 < lower < 40, "or the test would show nothing"
     np.testing.assert_array_equal(labelled.targets[:5], batch.rewards[:5])
-    assert labelled.taken == 77 and (labelled.versions == 5).all()
+    assert labelled.env_steps_at_sample == 77 and (labelled.versions == 5).all()
     np.testing.assert_array_equal(labelled.actions, batch.actions)
 
 
@@ -232,7 +232,7 @@ def example(number: int) -> Labelled:
 def test_every_label_is_used_once_in_order_and_updaters_wait_for_room() -> None:
     async def scene() -> None:
         ctx = FakeContext(Identity("buffer", 0, run_seed=0))
-        buffer = TrainBuffer.queue(ctx, capacity=2)
+        buffer = TrainBuffer(ctx, capacity=2)
         inserts = [asyncio.create_task(buffer.insert(example(number))) for number in range(5)]
         await settle()
         assert [task.done() for task in inserts] == [True, True, False, False, False]
@@ -244,11 +244,11 @@ def test_every_label_is_used_once_in_order_and_updaters_wait_for_room() -> None:
                 return await buffer.sample(items)
 
         trainer = FakeContext(Identity("trainer", 0, run_seed=0))
-        labels = Labels(trainer, Edge(), lambda: Version(0, 12), shards=2, trainers=2)
-        taken = [await labels.take() for _ in range(5)]
+        labels = LabelledSource(trainer, Edge(), lambda: Version(0, 12), shards=2, trainers=2)
+        taken = [await labels.next() for _ in range(5)]
         await labels.close()
         assert [int(batch.targets[0]) for batch in taken] == [0, 1, 2, 3, 4]
-        assert [batch.taken for batch in taken] == [0, 5, 10, 15, 20], "each of two trainers counts half"
+        assert [batch.env_steps_at_sample for batch in taken] == [0, 5, 10, 15, 20], "each of two trainers counts half"
         age = trainer.take_report().stats["label/age"]
         assert (age.mean, age.maximum) == (5.0, 6.0), "in updates, of which two shards count two"
         counters = ctx.take_report().counters
@@ -260,11 +260,11 @@ def test_every_label_is_used_once_in_order_and_updaters_wait_for_room() -> None:
 def test_the_buffer_is_saved_with_its_labels() -> None:
     async def scene() -> None:
         ctx = FakeContext(Identity("buffer", 0, run_seed=0))
-        buffer, again = TrainBuffer.queue(ctx, capacity=2), TrainBuffer.queue(ctx, capacity=2)
+        buffer, again = TrainBuffer(ctx, capacity=2), TrainBuffer(ctx, capacity=2)
         await buffer.insert(example(3))
         again.restore(*buffer.state())
         (batch,) = await again.sample(1)
-        assert isinstance(batch, Labelled) and batch.targets.tolist() == [3, 3] and batch.taken == 30
+        assert isinstance(batch, Labelled) and batch.targets.tolist() == [3, 3] and batch.env_steps_at_sample == 30
         assert isinstance(batch.obs, dict) and batch.obs["x"].shape == (2, 1)
 
     play(scene())

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thespis.algorithms.r2d2 import R2D2
-from thespis.algorithms.updates.priorities import mixed
+from thespis.algorithms.updates.priorities import mixed_priorities
 from thespis.algorithms.updates.r2d2 import R2D2Update, r2d2_targets
 from thespis.algorithms.updates.rescaling import rescale, unscale
 from thespis.core.config import QNetworkConfig
 from thespis.core.errors import NonFiniteLoss
-from thespis.core.types import Array, Inputs, Sequences
+from thespis.core.types import Array, Inputs, SequenceBatch
 from thespis.experience.sequences import n_steps
-from thespis.experience.steps import GOES_ON, TERMINATED, TRUNCATED
+from thespis.experience.step_storage import GOES_ON, TERMINATED, TRUNCATED
 from thespis.networks.init import init_network
 from thespis.networks.inputs import TensorInputs
 from thespis.networks.q import QNetwork
@@ -33,7 +33,7 @@ def network(seed: int = 0, **cfg: Any) -> QNetwork:
     return init_network(lambda: QNetwork(BOX, CHOICE, made), seed)
 
 
-def sequences(number: int = 4, burn: int = BURN, **parts: Any) -> Sequences:
+def sequences(number: int = 4, burn: int = BURN, **parts: Any) -> SequenceBatch:
     rng = np.random.default_rng(0)
     shape, width = (STEPS, number), burn + STEPS
     values: dict[str, Any] = {
@@ -52,9 +52,9 @@ def sequences(number: int = 4, burn: int = BURN, **parts: Any) -> Sequences:
         "state": tuple(rng.normal(size=(number, LSTM)).astype(np.float32) for _ in range(2)),
         "weights": np.ones(number, np.float32),
         "keys": np.arange(number),
-        "taken": 100,
+        "env_steps_at_sample": 100,
     }
-    return Sequences(**{**values, **parts})
+    return SequenceBatch(**{**values, **parts})
 
 
 def test_rescaling_by_its_table() -> None:
@@ -100,11 +100,11 @@ def test_n_steps_inside_a_window(n: int, ends: list[int], values: list[float], e
 def test_the_priority_by_hand() -> None:
     errors = np.array([[0.1, 5.0], [0.4, 1.0], [2.0, 7.0]])
     valid = np.array([[True, False], [True, True], [True, False]])
-    np.testing.assert_allclose(mixed(errors, valid, 0.9), [1.8833333, 1.0], rtol=1e-6)
-    assert np.isnan(mixed(errors, np.zeros_like(valid), 0.9)).all()
+    np.testing.assert_allclose(mixed_priorities(errors, valid, 0.9), [1.8833333, 1.0], rtol=1e-6)
+    assert np.isnan(mixed_priorities(errors, np.zeros_like(valid), 0.9)).all()
 
 
-def reference(update: R2D2Update, batch: Sequences) -> tuple[torch.Tensor, Array]:
+def reference(update: R2D2Update, batch: SequenceBatch) -> tuple[torch.Tensor, Array]:
     """Loss and priorities, one sequence and one step at a time."""
     losses, priorities = [], []
     for i in range(len(batch.keys)):

@@ -16,7 +16,7 @@ from thespis.architectures import apex, es, gorila, impala, pbt, ppo, qtopt, see
 from thespis.cli import main as cli
 from thespis.core.config import Experiment
 from thespis.core.errors import ThespisError
-from thespis.core.settings import is_inline, names, settings
+from thespis.core.settings import is_inline, names, walk_settings
 from thespis.training.registry import architecture, architectures
 from thespis.training.resume import differences
 
@@ -74,7 +74,7 @@ def test_what_may_change(module: Any, path: str, allowed: bool) -> None:
 def test_marks_name_settings_that_exist() -> None:
     configs: list[Any] = [architecture(name).Config() for name in architectures()]
     for cfg in (*configs, *algorithms().values()):
-        for part in {type(setting.owner) for setting in settings(cfg)}:
+        for part in {type(setting.owner) for setting in walk_settings(cfg)}:
             for base in filter(dataclasses.is_dataclass, part.__mro__):
                 marks = {*vars(base).get("FIXED", ()), *vars(base).get("MAY_CHANGE", ())} - {"*"}
                 assert marks <= {field.name for field in dataclasses.fields(base)}, base
@@ -110,7 +110,7 @@ def test_flags_of_train_change_a_resumed_run(run: Path) -> None:
     assert old["optimizer"]["learning_rate"] != 0.25
     said = (run / "log.txt").read_text()
     assert "changed total_steps 100 -> 2000, actors 1 -> 2, eval_every 30.0 -> 7.0, optimizer.learning_rate" in said
-    assert "config-1.yaml has the settings before" in said
+    assert "config-1.yaml has the previous settings" in said
     resume(str(run), total_steps=3000, optimizer={"learning_rate": 0.125}, quiet=True)
     assert stored(run)["optimizer"]["learning_rate"] == 0.125 and stored(run, "config-2.yaml") == new
     assert load(str(run)).summary["env_steps"] >= 3000
@@ -131,7 +131,7 @@ def test_without_changes_config_yaml_stays(made: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (["--seed", "3"], "another --seed: what it has saved depends on it"),
+        (["--seed", "3"], "another --seed: its saved state depends on it"),
         (["--network.hidden", "8"], "another --network.hidden"),
         (["--unroll-length", "3", "--optimizer.kind", "sgd"], "--unroll-length, --optimizer.kind"),
         (["--env", "Acrobot-v1"], "whose observations or actions differ"),
@@ -156,14 +156,14 @@ def test_another_environment_of_the_same_spaces_will_do(run: Path) -> None:
 
 
 def test_what_belongs_to_a_runtime_is_left_with_it(run: Path) -> None:
-    from thespis.training.resume import elsewhere, updated
+    from thespis.training.resume import updated_config, with_runtime
 
     cfg = load(str(run)).config
     assert cfg.faults
-    local = elsewhere(cfg, "local")
+    local = with_runtime(cfg, "local")
     assert (local.on, local.faults) == ("local", ())
     cluster = dataclasses.replace(local, on="ray", ray_address="auto", actors_per_node=2)
-    back = updated(cluster, {"on": "simulation", "actors": 3})
+    back = updated_config(cluster, {"on": "simulation", "actors": 3})
     assert (back.ray_address, back.actors_per_node, back.actors) == (None, None, 3)
     assert isinstance(back, Experiment)
 

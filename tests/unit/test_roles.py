@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thespis.core.context import Identity
-from thespis.core.types import Version, Versioned
-from thespis.roles import Replay, WeightStore
+from thespis.core.types import Version, VersionedWeights
+from thespis.roles import Queue, WeightStore
 
 
 def context() -> FakeContext:
@@ -32,7 +32,7 @@ def numbers(items: list[Any]) -> list[int]:
 
 def test_first_in_first_out() -> None:
     async def scene() -> None:
-        queue = Replay.queue(context(), capacity=5)
+        queue = Queue(context(), capacity=5)
         for number in range(5):
             await queue.insert(item(number))
         assert numbers(await queue.sample(2)) == [0, 1]
@@ -45,7 +45,7 @@ def test_first_in_first_out() -> None:
 def test_insert_waits_while_full_and_sample_until_there_is_enough() -> None:
     async def scene() -> None:
         ctx = context()
-        queue = Replay.queue(ctx, capacity=2)
+        queue = Queue(ctx, capacity=2)
         inserts = [asyncio.create_task(queue.insert(item(number))) for number in range(5)]
         await settle()
         assert [task.done() for task in inserts] == [True, True, False, False, False]
@@ -67,7 +67,7 @@ def test_insert_waits_while_full_and_sample_until_there_is_enough() -> None:
 
 def test_a_caller_that_gives_up_takes_nothing_along() -> None:
     async def scene() -> None:
-        queue = Replay.queue(context(), capacity=2)
+        queue = Queue(context(), capacity=2)
         gone = asyncio.create_task(queue.sample(2))
         await settle()
         gone.cancel()
@@ -95,13 +95,13 @@ def test_whatever_the_interleaving_each_item_comes_once(capacity: int, producers
     batch = order.randint(1, capacity)
     total = sum(producers)
 
-    async def produce(queue: Replay, who: int, count: int) -> None:
+    async def produce(queue: Queue, who: int, count: int) -> None:
         for number in range(count):
             for _ in range(order.randint(0, 3)):
                 await asyncio.sleep(0)
             await queue.insert({"tag": np.array([who, number])})
 
-    async def consume(queue: Replay) -> list[tuple[int, int]]:
+    async def consume(queue: Queue) -> list[tuple[int, int]]:
         taken: list[tuple[int, int]] = []
         while total - len(taken) >= batch:
             for _ in range(order.randint(0, 3)):
@@ -111,7 +111,7 @@ def test_whatever_the_interleaving_each_item_comes_once(capacity: int, producers
         return taken
 
     async def scene() -> list[tuple[int, int]]:
-        queue = Replay.queue(context(), capacity=capacity)
+        queue = Queue(context(), capacity=capacity)
         work = [asyncio.create_task(produce(queue, who, count)) for who, count in enumerate(producers)]
         taken = await consume(queue)
         for task in work:
@@ -128,7 +128,7 @@ def test_whatever_the_interleaving_each_item_comes_once(capacity: int, producers
 
 def test_a_queue_comes_back_from_its_state() -> None:
     async def scene() -> None:
-        queue, other = Replay.queue(context(), capacity=4), Replay.queue(context(), capacity=4)
+        queue, other = Queue(context(), capacity=4), Queue(context(), capacity=4)
         for number in range(4):
             await queue.insert({"number": np.array([number]), "tree": {"a": np.full((2, 3), number)}})
         await queue.sample(1)
@@ -141,8 +141,8 @@ def test_a_queue_comes_back_from_its_state() -> None:
     asyncio.run(scene())
 
 
-def versioned(epoch: int, update: int) -> Versioned:
-    return Versioned(Version(epoch, update), {"w": np.array([update])})
+def versioned(epoch: int, update: int) -> VersionedWeights:
+    return VersionedWeights(Version(epoch, update), {"w": np.array([update])})
 
 
 def test_the_first_pull_waits_and_later_ones_bring_only_what_is_newer() -> None:

@@ -16,10 +16,10 @@ from thespis.algorithms.updates.update import Gradients
 from thespis.core.context import Identity
 from thespis.core.errors import NonFiniteLoss, ThespisError
 from thespis.core.program import Program
-from thespis.core.types import Array, Inputs, Unroll, Version, Versioned
-from thespis.experience.sources import Rounds
+from thespis.core.types import Array, Inputs, Unroll, Version, VersionedWeights
+from thespis.experience.sources import OnPolicyRounds
 from thespis.roles.learner import Learner
-from thespis.roles.weights import WeightStore
+from thespis.roles.weight_store import WeightStore
 
 
 def context() -> FakeContext:
@@ -64,7 +64,7 @@ def test_only_unrolls_of_the_present_version_make_a_round() -> None:
     late = [unroll(Version(2, 6), 10.0), unroll(Version(1, 7), 20.0), unroll(Version(1, 900), 30.0)]
     sample = Sample(late[0], unroll(now, 1.0), late[1], late[2], unroll(now, 2.0))
     ctx = context()
-    batch = asyncio.run(Rounds(ctx, sample, 2, lambda: now).take())
+    batch = asyncio.run(OnPolicyRounds(ctx, sample, 2, lambda: now).next())
     assert batch.rewards[0].tolist() == [1.0, 2.0]
     assert ctx.take_report().counters == {"dropped/late_unrolls": 3}
 
@@ -74,7 +74,7 @@ def test_the_next_version_is_waited_for() -> None:
         store = WeightStore(context())
 
         async def publish(update: int) -> None:
-            await store.publish(Versioned(Version(2, update), {"w": np.array([update])}))
+            await store.publish(VersionedWeights(Version(2, update), {"w": np.array([update])}))
 
         first = asyncio.create_task(store.next(None))
         await publish(0)
@@ -96,7 +96,7 @@ def test_the_next_version_is_waited_for() -> None:
 class Once:
     """A source of one batch, then of nothing."""
 
-    async def take(self) -> Unroll:
+    async def next(self) -> Unroll:
         return unroll(Version(2, 0))
 
     async def done(self, batch: Any, priorities: Array | None) -> None: ...
@@ -144,7 +144,7 @@ class Parts:
 
 @pytest.mark.parametrize(("bad", "made"), [(None, 3), (2, 2), (0, 0)])
 def test_several_steps_are_one_update(bad: int | None, made: int) -> None:
-    """Where one is not finite the rest is dropped; the version moves on, or those who wait for it would for ever."""
+    """Where one is not finite the rest is dropped; the version moves on, or those who wait for it would forever."""
     ctx, parts = context(), Parts(3, bad)
     update: Any = parts
     publish: Any = None
@@ -160,7 +160,7 @@ def test_several_steps_are_one_update(bad: int | None, made: int) -> None:
 
 def test_a_barrier_that_too_few_could_pass_is_refused() -> None:
     p = Program("test")
-    queue = p.at().add("queue", roles.Replay.queue, capacity=4)
+    queue = p.at().add("queue", roles.Queue, capacity=4)
     p.at().add("learner", lambda ctx, sample: None, queue.edge("sample", items=3, of_one_version=True))
     for _ in range(2):
         p.at().add("actor", lambda ctx, insert: None, queue.edge("insert"))

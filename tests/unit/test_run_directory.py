@@ -18,7 +18,7 @@ import pytest
 from thespis.core.errors import ThespisError
 from thespis.runs import directory
 from thespis.runs.directory import RunDirectory
-from thespis.runs.writers import MetricsWriter
+from thespis.runs.metrics_writer import MetricsWriter
 
 
 def test_runs_are_numbered_and_env_ids_make_one_folder(tmp_path: Path) -> None:
@@ -229,7 +229,8 @@ def test_a_full_disk_is_reported_once_and_later_rows_are_whole(
 def test_writing_metrics_loads_no_framework(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from thespis.runs.directory import RunDirectory;"
-        "from thespis.runs.writers import MetricsWriter; from thespis.runs import checkpoints, monitor, progress;"
+        "from thespis.runs.metrics_writer import MetricsWriter; from thespis.runs import checkpoints, monitor;"
+        "from thespis.runs.terminal import panel;"
         "early = 'tensorboard' in sys.modules;"
         "writer = MetricsWriter(RunDirectory.create('a', 'b', 0, path=Path(sys.argv[1])), print);"
         "writer.write(1, 1.0, {'x': 1.0}); writer.close();"

@@ -18,18 +18,18 @@ import thespis.envs  # noqa: F401 - registers the toys
 from thespis.algorithms.updates.rescaling import rescale, unscale
 from thespis.core.config import QNetworkConfig
 from thespis.core.context import Identity
-from thespis.core.types import Acted, Array, Inputs, Sequences, Stream, Unroll, Version
+from thespis.core.types import Array, Inputs, PolicyOutput, SequenceBatch, Stream, Unroll, Version
 from thespis.envs.inputs import first_inputs, next_inputs
-from thespis.envs.make import make
+from thespis.envs.make import make_envs
 from thespis.experience.samplers import Prioritised
-from thespis.experience.sequences import SequenceWindow, Shape
-from thespis.experience.steps import Layout, Steps
+from thespis.experience.sequences import SequenceShape, SequenceWindow
+from thespis.experience.step_storage import StepLayout, StepStorage
 from thespis.experience.writers import UnrollWriter
-from thespis.networks.acting import Stepper
 from thespis.networks.init import init_network
 from thespis.networks.inputs import as_tensor, tensor_inputs
+from thespis.networks.policy_runner import PolicyRunner
 from thespis.networks.q import QNetwork
-from thespis.roles import ReplayTable
+from thespis.roles import Replay
 
 DISCOUNT = 0.9
 
@@ -54,7 +54,7 @@ class Remembering(World):
             if time % length == 0:
                 self.began |= {row.tobytes() for row in self.obs}
             actions = self.rng.integers(0, 5, self.envs)
-            acted = Acted(
+            acted = PolicyOutput(
                 actions, np.zeros(self.envs, np.float32), (mark(inputs.obs),), worth(inputs.obs, actions)
             )  # fmt: skip
             step = self.step(actions)
@@ -80,7 +80,7 @@ class Expected:
         return reward, 0.0 if window[-1].terminated else DISCOUNT ** len(window), window[-1].next_obs
 
 
-def expect(world: Remembering, shape: Shape, values: bool) -> dict[bytes, Expected]:
+def expect(world: Remembering, shape: SequenceShape, values: bool) -> dict[bytes, Expected]:
     """By the first observation: all sequences that are complete."""
     expected = {}
     for episode in world.episodes:
@@ -99,14 +99,16 @@ def expect(world: Remembering, shape: Shape, values: bool) -> dict[bytes, Expect
     return expected
 
 
-def table(world: World, shape: Shape, capacity: int, values: bool = False, stored: bool = True) -> ReplayTable:
-    steps = Steps(Layout.of(world.obs[0], np.empty((), np.int64), values), capacity)
+def table(world: World, shape: SequenceShape, capacity: int, values: bool = False, stored: bool = True) -> Replay:
+    steps = StepStorage(StepLayout.of(world.obs[0], np.empty((), np.int64), values), capacity)
     window = SequenceWindow(shape, capacity, lambda rewards: rewards, stored)
     ctx = FakeContext(Identity("replay", 0, run_seed=0))
-    return ReplayTable(ctx, steps, window, Prioritised(capacity, 1.0, 0.4), LOOSE, lambda rewards: rewards)
+    return Replay(ctx, steps, window, Prioritised(capacity, 1.0, 0.4), LOOSE, lambda rewards: rewards)
 
 
-def check(drawn: Sequences, expected: dict[bytes, Expected], shape: Shape, stored: bool = True) -> set[bytes]:
+def check(
+    drawn: SequenceBatch, expected: dict[bytes, Expected], shape: SequenceShape, stored: bool = True
+) -> set[bytes]:
     obs: Any = drawn.inputs.obs
     seen = set()
     for i in range(len(drawn.keys)):
@@ -117,7 +119,7 @@ def check(drawn: Sequences, expected: dict[bytes, Expected], shape: Shape, store
     return seen
 
 
-def check_one(drawn: Sequences, i: int, begins: int, truth: Expected, shape: Shape, stored: bool) -> None:
+def check_one(drawn: SequenceBatch, i: int, begins: int, truth: Expected, shape: SequenceShape, stored: bool) -> None:
     seen, steps = drawn.inputs, truth.steps
     obs: Any = seen.obs
     opens = truth.before is None
@@ -143,7 +145,7 @@ def check_one(drawn: Sequences, i: int, begins: int, truth: Expected, shape: Sha
 
 
 SHAPES = st.builds(
-    lambda period, burn_in, more, n: Shape(period + burn_in + more, burn_in, period, n, DISCOUNT, 0.9),
+    lambda period, burn_in, more, n: SequenceShape(period + burn_in + more, burn_in, period, n, DISCOUNT, 0.9),
     period=st.integers(1, 5), burn_in=st.integers(0, 3), more=st.integers(0, 3), n=st.integers(1, 4),
 )  # fmt: skip
 
@@ -154,7 +156,7 @@ SHAPES = st.builds(
     stack=st.sampled_from([1, 1, 3]), shape=SHAPES, values=st.booleans(), stored=st.booleans(),
 )  # fmt: skip
 def test_sequences_are_those_of_whole_episodes(
-    seed: int, envs: int, mode: str, stack: int, shape: Shape, values: bool, stored: bool
+    seed: int, envs: int, mode: str, stack: int, shape: SequenceShape, values: bool, stored: bool
 ) -> None:
     world = Remembering(seed, envs, mode, stack)
     unrolls = world.unrolls(shape.period, 60 // shape.period)
@@ -182,7 +184,7 @@ def test_sequences_are_those_of_whole_episodes(
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**32), mode=st.sampled_from(["same step", "next step"]), shape=SHAPES)
-def test_states_live_as_long_as_their_rows(seed: int, mode: str, shape: Shape) -> None:
+def test_states_live_as_long_as_their_rows(seed: int, mode: str, shape: SequenceShape) -> None:
     """Two actors of unequal speed share a small ring, and it is saved and restored on the way."""
     worlds = [Remembering(seed, 2, mode, 1), Remembering(seed + 1, 1, mode, 1, frames=30_000)]
     unrolls = [world.unrolls(shape.period, number) for world, number in zip(worlds, (60, 6), strict=True)]
@@ -207,7 +209,7 @@ def test_states_live_as_long_as_their_rows(seed: int, mode: str, shape: Shape) -
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**32), mode=st.sampled_from(["same step", "next step"]), shape=SHAPES)
-def test_first_priorities_are_the_errors_the_actor_saw(seed: int, mode: str, shape: Shape) -> None:
+def test_first_priorities_are_the_errors_the_actor_saw(seed: int, mode: str, shape: SequenceShape) -> None:
     world = Remembering(seed, 2, mode, 1)
     unrolls = world.unrolls(shape.period, 60 // shape.period)
     expected = expect(world, shape, True)
@@ -237,15 +239,15 @@ def test_first_priorities_are_the_errors_the_actor_saw(seed: int, mode: str, sha
 @pytest.mark.parametrize("feedback", [True, False])
 def test_the_learner_computes_what_the_actor_did(feedback: bool) -> None:
     """State parity: with the actor's weights, from the stored state, Q of every step is what was stored with it."""
-    envs = make("thespis/Recall-v0", 4)
+    envs = make_envs("thespis/Recall-v0", 4)
     cfg = QNetworkConfig(hidden=(16,), lstm=16, dueling=True, feedback=feedback)
     network = init_network(lambda: QNetwork(envs.observation_space, envs.action_space, cfg), 0)
-    stepper = Stepper(network, np.random.default_rng(0))
+    stepper = PolicyRunner(network, np.random.default_rng(0))
     stepper.explore(0.3)
-    shape = Shape(12, 4, 6, 5, 0.99, 0.9)
+    shape = SequenceShape(12, 4, 6, 5, 0.99, 0.9)
     inputs, state = first_inputs(envs.reset(0), envs), stepper.initial_state(4)
     writer = UnrollWriter(shape.period, inputs, state)
-    steps = Steps(Layout.of(inputs.obs[0], np.empty((), np.int64), values=True), 3000)  # type: ignore[index]
+    steps = StepStorage(StepLayout.of(inputs.obs[0], np.empty((), np.int64), values=True), 3000)  # type: ignore[index]
     window = SequenceWindow(shape, 3000, lambda rewards: rewards)
     starts = []
     heads = None

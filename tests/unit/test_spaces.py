@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, MultiDiscrete
 
-from thespis.envs.spaces import Choices, env_actions
+from thespis.envs.spaces import FastMultiDiscrete, env_actions
 
 
 @pytest.mark.parametrize("start", [[0, 0, 0], [1, 0, -2]])
 def test_choices_contain_what_gymnasium_says(start: list[int]) -> None:
     space = MultiDiscrete([2, 3, 4], start=start)
-    quick = Choices(space)
+    quick = FastMultiDiscrete(space)
     assert quick == space
     candidates: list[Any] = [np.array([a, b, c]) for a in (-1, 0, 2) for b in (0, 2, 3) for c in (-2, 1, 3, 4)]
     candidates += [np.zeros(2, np.int64), np.zeros(3, np.int32), np.ones(3), [1, 1, 1], "no", None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from thespis.report.statistics import band, bootstrap, estimate, held, iqm, quantile, smoothed
+from thespis.report.statistics import band, bootstrap, estimate, iqm, last_values, quantile, smoothed
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_an_estimate_is_of_those_that_have_a_value() -> None:
 
 def test_a_curve_keeps_its_value_until_the_next_one_and_after_its_end() -> None:
     x, y = np.array([1.0, 3.0]), np.array([10.0, 30.0])
-    np.testing.assert_array_equal(held(x, y, np.array([1.0, 2.9, 3.0, 99.0])), [10.0, 10.0, 30.0, 30.0])
+    np.testing.assert_array_equal(last_values(x, y, np.array([1.0, 2.9, 3.0, 99.0])), [10.0, 10.0, 30.0, 30.0])
 
 
 def test_a_band_begins_where_all_have_begun_and_ends_with_the_last() -> None:

@@ -18,11 +18,11 @@ from thespis.core.program import Program
 from thespis.core.system import commit
 from thespis.core.system.commit import CorruptCheckpoint
 from thespis.core.system.files import read_bytes
-from thespis.roles import Replay
+from thespis.roles import Queue
 from thespis.runs.checkpoints import Checkpoints, load_role, policy_weights, read_meta, save_role
 from thespis.runs.directory import RunDirectory
-from thespis.runtime.costs import CostModel
-from thespis.training.run import Trained
+from thespis.runtime.cost_model import CostModel
+from thespis.training.trained_run import TrainedRun
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -45,7 +45,7 @@ def saved(directory: Path, update: int = 1, roles: tuple[str, ...] = ("learner",
 def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "file"
     STRANGE[kind](path)
-    with pytest.raises(OSError, match="no regular file|directory"):
+    with pytest.raises(OSError, match="not a regular file|directory"):
         read_bytes(path)
     with pytest.raises(ThespisError, match="cannot be read"):
         load_yaml(path)
@@ -67,7 +67,7 @@ def test_what_the_manifest_does_not_name_is_not_waited_for_either(tmp_path: Path
     path = saved(tmp_path, 1, roles=("replay",))
     os.mkfifo(path / "learner-0.safetensors")
     assert load_role(path, "learner", 0) is None
-    with pytest.raises(CorruptCheckpoint, match="no regular file"):
+    with pytest.raises(CorruptCheckpoint, match="not a regular file"):
         policy_weights(path)
 
 
@@ -104,7 +104,7 @@ def test_a_run_whose_files_are_elsewhere_is_not_opened(tmp_path: Path, name: str
         os.mkfifo(run / name)
     else:
         (run / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ThespisError, match="of its own|holds no run"):
+    with pytest.raises(ThespisError, match="not a link or device|holds no run"):
         RunDirectory.open(run)
     assert cli.main(["resume", str(run)]) == 2
     assert (tmp_path / "elsewhere").read_text() == "architecture: impala\n"
@@ -113,7 +113,7 @@ def test_a_run_whose_files_are_elsewhere_is_not_opened(tmp_path: Path, name: str
 def test_a_summary_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "summary.json")
     with pytest.raises(ThespisError, match="cannot be read"):
-        _ = Trained(tmp_path).summary
+        _ = TrainedRun(tmp_path).summary
 
 
 # -- whose state is missing -----------------------------------------------------------------------
@@ -148,5 +148,5 @@ def test_who_holds_the_weights() -> None:
     cfg = gorila.Config(actors=3, servers=ServersConfig(shards=2))
     assert gorila.program(cfg).weight_holders == [("server", 0), ("server", 1)]
     queue = Program("queue")
-    queue.at().add("queue", Replay, capacity=1)
+    queue.at().add("queue", Queue, capacity=1)
     assert queue.weight_holders == []

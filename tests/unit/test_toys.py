@@ -13,7 +13,7 @@ import thespis.envs  # noqa: F401 - registers the toys
 from thespis.core.config import EnvConfig
 from thespis.core.errors import EnvError, ThespisError
 from thespis.envs import toys
-from thespis.envs.make import make
+from thespis.envs.make import make_envs
 
 
 def play(env: gym.Env[Any, Any], seed: int, policy: Any) -> float:
@@ -118,7 +118,7 @@ def test_chain_pays_its_step_number(truncate: bool) -> None:
     ],
 )
 def test_each_fault_is_named(fault: str, message: str) -> None:
-    environments = make(EnvConfig("thespis/Faulty-v0", {"fault": fault, "at_step": 3}), 2)
+    environments = make_envs(EnvConfig("thespis/Faulty-v0", {"fault": fault, "at_step": 3}), 2)
     environments.reset(0)
     for _ in range(2):
         environments.step(np.zeros(2, np.int64))
@@ -128,7 +128,7 @@ def test_each_fault_is_named(fault: str, message: str) -> None:
 
 
 class Stuck(BaseException):
-    """Raised in place of sleeping for ever."""
+    """Raised in place of sleeping forever."""
 
 
 def test_a_hang_is_announced_before_it_happens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_a_hang_is_announced_before_it_happens(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(toys.time, "sleep", sleep)
     entered: list[tuple[int, int, int]] = []
-    environments = make(
+    environments = make_envs(
         EnvConfig("thespis/Faulty-v0", {"fault": "hang", "at_step": 2}), 2, on_env=lambda *at: entered.append(at)
     )
     environments.reset(0)
@@ -151,7 +151,7 @@ def test_a_fault_with_a_file_happens_once(tmp_path: Path) -> None:
     once = tmp_path / "once"
     kwargs = {"fault": "nan_reward", "at_step": 1, "once_file": str(once)}
     for expected in (True, False):
-        environments = make(EnvConfig("thespis/Faulty-v0", kwargs), 1)
+        environments = make_envs(EnvConfig("thespis/Faulty-v0", kwargs), 1)
         environments.reset(0)
         if expected:
             with pytest.raises(EnvError):
@@ -164,7 +164,7 @@ def test_a_fault_with_a_file_happens_once(tmp_path: Path) -> None:
 def test_sleep_sleeps_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(toys.time, "sleep", slept.append)
-    environments = make(EnvConfig("thespis/Sleep-v0", {"seconds": 0.25, "length": 3}), 2)
+    environments = make_envs(EnvConfig("thespis/Sleep-v0", {"seconds": 0.25, "length": 3}), 2)
     environments.reset(0)
     environments.step(np.zeros(2, np.int64))
     assert slept == [0.25, 0.25]
@@ -172,4 +172,4 @@ def test_sleep_sleeps_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_settings_are_told_in_one_line() -> None:
     with pytest.raises(ThespisError, match="Memory-v0.*at least 2"):
-        make(EnvConfig("thespis/Memory-v0", {"length": 1}), 1)
+        make_envs(EnvConfig("thespis/Memory-v0", {"length": 1}), 1)

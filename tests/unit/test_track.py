@@ -12,7 +12,7 @@ import pytest
 import thespis
 from thespis.cli.main import main
 from thespis.core.errors import ThespisError
-from thespis.training.track import Mlflow, Wandb
+from thespis.training.trackers import Mlflow, Wandb
 
 
 class FakeWandb(types.ModuleType):
@@ -91,7 +91,7 @@ class FakeMlflow(types.ModuleType):
         self.calls.append(("end", status))
 
     def of(self, kind: str) -> list[Any]:
-        return [told for name, told in self.calls if name == kind]
+        return [result for name, result in self.calls if name == kind]
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> FakeMlflow:
     return made
 
 
-def small(path: Path, *callbacks: Any) -> thespis.Trained:
+def small(path: Path, *callbacks: Any) -> thespis.TrainedRun:
     return thespis.train(
         "impala", env="CartPole-v1", on="simulation", actors=1, envs_per_actor=2, eval_episodes=0, total_steps=300,
         report_every=0.02, network={"hidden": (4,)}, callbacks=callbacks, run_dir=path, quiet=True,
@@ -117,15 +117,15 @@ def small(path: Path, *callbacks: Any) -> thespis.Trained:
 
 def test_wandb_gets_settings_rows_and_summary(tmp_path: Path, wandb: FakeWandb) -> None:
     run = small(tmp_path / "run", Wandb(artifact=True, group="mine"))
-    (init,), (told,) = wandb.inits, wandb.runs
+    (init,), (result,) = wandb.inits, wandb.runs
     assert init["project"] == "thespis" and init["name"] == "run" and init["group"] == "mine" and "id" not in init
     assert init["config"]["optimizer"]["kind"] == "adam" and init["config"]["env"] == "CartPole-v1"
-    assert told.metrics == [("step", None), ("*", "step")]
-    steps = [row["step"] for row in told.rows]
+    assert result.metrics == [("step", None), ("*", "step")]
+    steps = [row["step"] for row in result.rows]
     assert steps == sorted(steps) and steps[-1] == run.summary["env_steps"]
-    assert "rollout/ep_rew_mean" in told.rows[-1]
-    assert told.summary == run.summary and told.exit_code == 0
-    assert told.artifacts[0].type == "model" and "meta.json" in told.artifacts[0].files
+    assert "rollout/ep_rew_mean" in result.rows[-1]
+    assert result.summary == run.summary and result.exit_code == 0
+    assert result.artifacts[0].type == "model" and "meta.json" in result.artifacts[0].files
 
 
 def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path: Path, wandb: FakeWandb) -> None:

@@ -16,7 +16,7 @@ import pytest
 from thespis.transport import connection as transport
 from thespis.transport.connection import Arena, Connection, PeerArena
 
-INLINE = transport._INLINE
+INLINE = transport._INLINE_BYTES
 
 
 class End:
@@ -218,7 +218,7 @@ def test_what_is_sent_leaves_and_is_taken_in_without_a_turn_of_the_event_loop(me
     async def scene(one: End, two: End) -> None:
         for number in range(3):
             one.connection.send((number, ({"a": np.arange(number)},)))
-            two.connection.take()
+            two.connection.poll()
             assert [got[0] for got in two.got] == list(range(number + 1))
 
     play(memory, scene)
@@ -226,11 +226,11 @@ def test_what_is_sent_leaves_and_is_taken_in_without_a_turn_of_the_event_loop(me
 
 def test_it_can_be_waited_for_without_the_event_loop(memory: Callable[[int], int]) -> None:
     async def scene(one: End, two: End) -> None:
-        two.connection.take(0.01)
+        two.connection.poll(0.01)
         assert not two.got
         thread = threading.Timer(0.05, one.connection.send, ((7, (None,)),))
         thread.start()
-        two.connection.take(10.0)
+        two.connection.poll(10.0)
         thread.join()
         assert two.got == [(7, (None,))]
 
@@ -242,7 +242,7 @@ def test_what_comes_while_a_message_is_taken_in_waits_its_turn(memory: Callable[
         def look_again(line: Connection, message: Any, nbytes: int) -> None:
             two.got.append(message[0])
             one.connection.send((message[0] + 10, (None,)))
-            line.take()
+            line.poll()
 
         two.connection._received = look_again
         for number in range(3):

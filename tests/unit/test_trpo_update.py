@@ -18,7 +18,7 @@ from thespis.algorithms.updates.trpo import (
 from thespis.core.config import NetworkConfig
 from thespis.core.config_io import to_dict
 from thespis.core.errors import NonFiniteLoss, ThespisError
-from thespis.core.settings import settings as all_settings
+from thespis.core.settings import walk_settings as all_settings
 from thespis.core.types import Array, Inputs, Unroll
 from thespis.networks.init import init_network
 from thespis.networks.inputs import TensorInputs, tensor_inputs
@@ -269,7 +269,7 @@ def test_observations_are_normalised_for_both_networks() -> None:
 def test_a_network_that_shares_parameters_is_refused() -> None:
     cfg = NetworkConfig(hidden=(8,))
     settings: Any = None
-    with pytest.raises(ThespisError, match="share no parameter"):
+    with pytest.raises(ThespisError, match="must not share parameters"):
         TRPOUpdate(ActorCritic(OBS, DISCRETE, cfg), settings, np.random.default_rng(0))
 
 

@@ -13,7 +13,7 @@ import yaml
 from thespis import load, train
 from thespis.cli import main as cli
 from thespis.runs import trust
-from thespis.runs.trust import Untrusted, check, code_of, remember
+from thespis.runs.trust import Untrusted, check_trusted, code_of, remember
 
 ENV = """
 import os
@@ -75,9 +75,9 @@ def test_code_is_trusted_once_it_was_trained_with(tmp_path: Path, monkeypatch: p
     code = {"env": spec.format(file=own_env(tmp_path / "mine"))}
     monkeypatch.chdir(tmp_path / "mine")
     with pytest.raises(Untrusted, match=r"opening run runs code .* \(env: .*\); pass trust=True"):
-        check(Path("run"), code)
+        check_trusted(Path("run"), code)
     remember(code)
-    check(Path("run"), code)
+    check_trusted(Path("run"), code)
     assert not (tmp_path / "mine" / "executed").exists(), "nothing is run to find out what it is"
 
 
@@ -90,9 +90,9 @@ def test_the_same_name_elsewhere_is_other_code(tmp_path: Path, monkeypatch: pyte
         remember({"env": spec})
         monkeypatch.chdir(tmp_path / "theirs")
         with pytest.raises(Untrusted):
-            check(Path(), {"env": spec})
+            check_trusted(Path(), {"env": spec})
     with pytest.raises(Untrusted):
-        check(Path(), {"env": f"{tmp_path}/mine/my_env.py::another"})
+        check_trusted(Path(), {"env": f"{tmp_path}/mine/my_env.py::another"})
 
 
 def test_a_file_that_somebody_else_has_put_in_its_place_is_other_code(
@@ -111,12 +111,12 @@ def test_a_file_that_somebody_else_has_put_in_its_place_is_other_code(
 
     monkeypatch.setattr(os, "stat", owned_by_another)
     with pytest.raises(Untrusted):
-        check(Path(), code)
+        check_trusted(Path(), code)
 
 
 def test_what_is_not_there_needs_no_trust(tmp_path: Path) -> None:
     """A policy whose environment is gone can still be loaded."""
-    check(Path(), {"env": f"{tmp_path}/gone.py::make", "wrapper": "no_such_package::wrap"})
+    check_trusted(Path(), {"env": f"{tmp_path}/gone.py::make", "wrapper": "no_such_package::wrap"})
 
 
 @pytest.mark.parametrize("home", ["read-only", "none", "not private"])
@@ -135,18 +135,18 @@ def test_without_a_home_it_is_remembered_in_a_private_directory(
         place.chmod(0o777)
     code = {"env": f"{own_env(tmp_path / 'mine')}::make"}
     remember(code)
-    check(Path(), code)
+    check_trusted(Path(), code)
     (place,) = tmp_path.glob("thespis-trusted-*")
     assert place.stat().st_mode & 0o077 == 0
     place.chmod(0o777)
     with pytest.raises(Untrusted):
-        check(Path(), code)
+        check_trusted(Path(), code)
 
 
 def test_names_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     file = own_env(tmp_path / "x\x1b[2J")
     with pytest.raises(Untrusted) as refusal:
-        check(Path("run"), {"env": f"{file}::make"})
+        check_trusted(Path("run"), {"env": f"{file}::make"})
     assert "\x1b" not in str(refusal.value)
 
 
@@ -175,7 +175,7 @@ def test_commands_run_nothing_of_a_stranger(
 def test_somebody_at_a_terminal_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: str
 ) -> None:
-    from thespis.cli import trusting
+    from thespis.cli import trust_flags
 
     class Terminal:
         def isatty(self) -> bool:
@@ -184,15 +184,15 @@ def test_somebody_at_a_terminal_is_asked(
         def readline(self) -> str:
             return answer
 
-    monkeypatch.setattr(trusting.sys, "path", list(trusting.sys.path))
-    monkeypatch.setattr(trusting.sys, "stdin", Terminal())
-    monkeypatch.setattr(trusting.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(trust_flags.sys, "path", list(trust_flags.sys.path))
+    monkeypatch.setattr(trust_flags.sys, "stdin", Terminal())
+    monkeypatch.setattr(trust_flags.sys.stderr, "isatty", lambda: True, raising=False)
     run = stranger(tmp_path / "theirs", env=f"{own_env(tmp_path / 'theirs')}::make")
     if answer == "y\n":
-        trusting.allow(run, trust=False)
+        trust_flags.allow(run, trust=False)
     else:
         with pytest.raises(Untrusted):
-            trusting.allow(run, trust=False)
+            trust_flags.allow(run, trust=False)
     assert "Run it? [y/N]" in capsys.readouterr().err
 
 

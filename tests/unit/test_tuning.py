@@ -32,27 +32,27 @@ def test_what_cannot_differ_between_copies_is_not_offered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "result"),
     [
-        ("optimizer.rate uniform 0 1", "there is no setting 'optimizer.rate' to tune; there is unroll_length"),
+        ("optimizer.rate uniform 0 1", "there is no setting 'optimizer.rate' to tune; choose unroll_length"),
         ("network.hidden choice 1 2", "there is no setting 'network.hidden'"),
         ("entropy_cost", "give PATH uniform LOW HIGH"),
-        ("", "--tune names nothing; give PATH uniform"),
+        ("", "--tune is empty; give PATH uniform"),
         ("entropy_cost uniform 1", "needs a lowest and a highest value, not 1"),
         ("entropy_cost uniform a b", "'a' is not a number"),
         ("entropy_cost uniform 2 1", "the lowest value 2 is not below the highest, 1"),
         ("entropy_cost log-uniform 0 1", "log-uniform needs values above 0"),
-        ("correction uniform 0 1", "is not a number; give choice"),
+        ("correction uniform 0 1", "is not a number; use choice"),
         ("correction choice 1 2", "'1' is not true or false"),
         ("optimizer.kind choice adam lamb", "'lamb' is not one of adam, rmsprop"),
         ("entropy_cost choice 1", "a choice needs at least two values"),
         ("entropy_cost uniform 0 1 entropy_cost uniform 0 2", "entropy_cost is given twice"),
     ],
 )
-def test_mistakes_are_one_sentence(words: str, told: str) -> None:
+def test_mistakes_are_one_sentence(words: str, result: str) -> None:
     with pytest.raises(ThespisError) as caught:
         priors(words.split(), impala.Config(), "--tune")
-    assert told in str(caught.value)
+    assert result in str(caught.value)
 
 
 def test_values_are_put_in_at_their_paths() -> None:

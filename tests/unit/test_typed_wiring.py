@@ -34,17 +34,17 @@ def build_path(ctx: Context) -> Path:
     raise NotImplementedError
 
 
-def services(place: Placement) -> tuple[Handle[roles.Replay], Handle[roles.WeightStore]]:
-    return place.add("queue", roles.Replay.queue, capacity=8), place.add("weights", roles.WeightStore, hold_back=0)
+def services(place: Placement) -> tuple[Handle[roles.Queue], Handle[roles.WeightStore]]:
+    return place.add("queue", roles.Queue, capacity=8), place.add("weights", roles.WeightStore, hold_back=0)
 
 
 def test_edges_by_keyword_arrive_as_arrows_of_the_program() -> None:
     program = Program("test")
     beside = program.at(process="learner", colocate="learner", restarts=3)
     queue, weights = services(beside)
-    sample, publish = queue.edge(roles.Replay.sample, items=4), weights.edge(roles.WeightStore.publish)
+    sample, publish = queue.edge(roles.Queue.sample, items=4), weights.edge(roles.WeightStore.publish)
     replace(beside, thread=True).add("learner", build_learner, 4, sample=sample, publish=publish)
-    insert, pull = queue.edge(roles.Replay.insert), weights.edge(roles.WeightStore.pull)
+    insert, pull = queue.edge(roles.Queue.insert), weights.edge(roles.WeightStore.pull)
     program.at(counts_as_actor=True).add("actor", build_actor, insert, pulls=(pull, pull))
     program.check()
     learner, actor = program.roles[2:]
@@ -57,7 +57,7 @@ def test_edges_by_keyword_arrive_as_arrows_of_the_program() -> None:
 
 def test_a_name_does_for_a_method() -> None:
     queue, _ = services(Program("test").at())
-    assert queue.edge("sample", items=4) == queue.edge(roles.Replay.sample, items=4)
+    assert queue.edge("sample", items=4) == queue.edge(roles.Queue.sample, items=4)
 
 
 def test_wrong_wiring_is_a_type_error() -> None:
@@ -65,17 +65,19 @@ def test_wrong_wiring_is_a_type_error() -> None:
     program = Program("test")
     place = program.at()
     queue, weights = services(place)
-    sample, publish = queue.edge(roles.Replay.sample), weights.edge(roles.WeightStore.publish)
+    sample, publish = queue.edge(roles.Queue.sample), weights.edge(roles.WeightStore.publish)
     place.add("learner", build_learner, 4, sample=publish, publish=sample)  # type: ignore[arg-type]
     place.add("learner", Learner, sample=publish, publish=sample)  # type: ignore[arg-type]
     place.add("learner", build_learner, 4, sample=sample)  # type: ignore[call-arg]
     place.add("learner", build_learner, 4, sample=sample, publish=publish, every=1)  # type: ignore[call-arg]
     pull: PullSlice = weights.edge(roles.WeightStore.pull)  # type: ignore[arg-type]
-    place.add("actor", build_actor, queue.edge(roles.Replay.insert), pulls=(pull,))  # type: ignore[arg-type]
+    place.add("actor", build_actor, queue.edge(roles.Queue.insert), pulls=(pull,))  # type: ignore[arg-type]
     queue.edge(roles.WeightStore.pull)  # type: ignore[arg-type]
     assert len(program.roles) == 7
 
 
 def test_a_return_annotation_that_only_type_checkers_can_see() -> None:
-    with pytest.raises(ThespisError, match="path 0: .*build_path says that it returns 'Path'.*not under TYPE_CHECKING"):
+    with pytest.raises(
+        ThespisError, match="path 0: the return annotation 'Path' of .*build_path.*not under TYPE_CHECKING"
+    ):
         Program("test").at().add("path", build_path)

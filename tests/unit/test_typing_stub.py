@@ -67,7 +67,7 @@ def test_mypy_knows_the_settings_of_each_architecture(tmp_path: Path) -> None:
         "__init__.py",
         "_train.pyi",
         "core/config.py",
-        "training/run.py",
+        "training/trained_run.py",
         "algorithms/es.py",
         "algorithms/base.py",
         "algorithms/vtrace.py",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_stream import Moment, check, stream, streams
 
-from thespis.core.types import Acted, Inputs, Unroll
+from thespis.core.types import Inputs, PolicyOutput, Unroll
 from thespis.experience.writers import UnrollWriter, concatenate
 
 
@@ -17,7 +17,7 @@ def written(moments: list[Moment], length: int) -> list[Unroll]:
     writer = UnrollWriter(length, moments[0].inputs, moments[0].state)
     unrolls = []
     for now, then in pairwise(moments):
-        unroll = writer.write(Acted(now.actions, now.logp, then.state), now.version, now.step, then.inputs)
+        unroll = writer.write(PolicyOutput(now.actions, now.logp, then.state), now.version, now.step, then.inputs)
         if unroll is not None:
             unrolls.append(unroll)
     return unrolls
@@ -46,15 +46,15 @@ def test_consecutive_unrolls_share_one_observation_and_no_memory() -> None:
 def test_returns_so_far_go_on_across_unrolls_and_stop_at_endings() -> None:
     moments = stream(20, 3, np.random.default_rng(4), tree=False, same_step=True)
     writer = UnrollWriter(5, moments[0].inputs, moments[0].state, return_discount=0.9)
-    told, wanted, carry = [], [], np.zeros(3)
+    result, wanted, carry = [], [], np.zeros(3)
     for now, then in pairwise(moments):
-        unroll = writer.write(Acted(now.actions, now.logp, then.state), now.version, now.step, then.inputs)
+        unroll = writer.write(PolicyOutput(now.actions, now.logp, then.state), now.version, now.step, then.inputs)
         carry = now.step.rewards + 0.9 * carry
         wanted.append(carry)
         carry = np.where(now.step.terminated | now.step.truncated, 0.0, carry)
         if unroll is not None:
-            told.append(unroll.returns)
-    np.testing.assert_allclose(np.concatenate(told), wanted, rtol=1e-5, atol=1e-6)
+            result.append(unroll.returns)
+    np.testing.assert_allclose(np.concatenate(result), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_what_the_caller_reuses_is_copied() -> None:

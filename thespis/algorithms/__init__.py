@@ -1,6 +1,6 @@
-"""What is learned and how: one module per algorithm, which holds its settings and loads no torch.
+"""Algorithms: one module each, with its settings. These modules do not import torch.
 
-`updates` has the other half: losses, targets and updates, on tensors.
+The package `updates` holds the losses, targets and updates on tensors.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from thespis.algorithms.base import Algorithm
 
 _SHARED = ("base", "updates")
-"""Modules that are no algorithms."""
+"""Modules of this package that are not algorithms."""
 
 
 @functools.cache
 def algorithms() -> dict[str, Algorithm[Any]]:
-    """Every algorithm with its own defaults, by the name that `--algorithm` takes."""
+    """All algorithms with their default settings, by their `--algorithm` name."""
     from thespis.algorithms.base import Algorithm
 
     found: dict[str, Algorithm[Any]] = {}
     for module in sorted(each.name for each in pkgutil.iter_modules(__path__) if each.name not in _SHARED):
-        held = vars(importlib.import_module(f"{__name__}.{module}"))
-        named = held.get("NAMED", {})
-        kinds: list[Any] = [each for each in held.values() if isinstance(each, type) and issubclass(each, Algorithm)]
-        made = [kind() for kind in kinds if kind.__module__ == f"{__name__}.{module}"]
-        found |= {value.name: value for value in (*made, *named)}
+        members = vars(importlib.import_module(f"{__name__}.{module}"))
+        variants = members.get("VARIANTS", ())
+        kinds: list[Any] = [each for each in members.values() if isinstance(each, type) and issubclass(each, Algorithm)]
+        defaults = [kind() for kind in kinds if kind.__module__ == f"{__name__}.{module}"]
+        found |= {value.name: value for value in (*defaults, *variants)}
     return found
 
 
 def algorithm(given: Any, offered: Sequence[str] = ()) -> Algorithm[Any]:
-    """An algorithm by its name, as `file.py::Class` of a user's own file, or as it is.
+    """Resolve a name, a `file.py::Class`, an Algorithm class or an instance to an algorithm.
 
-    `offered`: the names to choose from, if not all of them.
+    `offered`: the names that an error message lists; all by default.
     """
     from thespis.algorithms.base import Algorithm
 
@@ -51,7 +51,7 @@ def algorithm(given: Any, offered: Sequence[str] = ()) -> Algorithm[Any]:
         found = found()
     if not isinstance(found, Algorithm):
         raise ThespisError(
-            f"--algorithm is {given!r}; choose {', '.join(offered or known)}, or give file.py::Class that extends "
+            f"--algorithm is {given!r}; choose {', '.join(offered or known)}, or give a file.py::Class that extends "
             "thespis.Algorithm"
         )
     return found

@@ -1,13 +1,16 @@
-"""What an algorithm is: settings, and what they build. It knows no roles and no processes."""
+"""Base class of algorithms: settings, and builders of network, policy runner and update.
+
+An algorithm does not know roles or processes.
+"""
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from thespis.core.config import NetworkConfig
+from thespis.core.config import NetworkConfig, OptimizerConfig
 from thespis.core.errors import ThespisError
 from thespis.core.settings import inline
 from thespis.core.user_code import locate
@@ -18,34 +21,38 @@ if TYPE_CHECKING:
     from thespis.algorithms.updates.update import Update
     from thespis.core.types import Array
     from thespis.envs.spaces import Spaces
-    from thespis.networks.acting import Stepper
     from thespis.networks.policies import PolicyNetwork
+    from thespis.networks.policy_runner import PolicyRunner
 
 
 class Exploration(Protocol):
-    """What an algorithm says of its exploration. A policy is set to the amount before every unroll."""
+    """How an algorithm explores. An actor sets its policy to `amount` before every unroll."""
 
     def describe(self) -> str:
-        """How training episodes explore, in words: why their return may differ from that of an evaluation."""
+        """One phrase that says how training episodes explore, hence why their returns may differ from evaluations."""
 
     def amount(self, steps: int, environments: range, total: int) -> float | Array | None:
-        """How much these `environments` of `total` explore after `steps` steps of all actors; None if the policy
-        explores by itself."""
+        """Exploration of `environments` out of `total`, after `steps` steps of all actors: epsilon or noise.
+
+        None if the policy explores by itself.
+        """
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Actions are drawn from the policy, whose entropy decides how much it explores."""
+    """Exploration by sampling actions from the policy; the policy's entropy sets the amount."""
 
     def describe(self) -> str:
-        return "actions are drawn from the policy"
+        """See `Exploration`."""
+        return "actions are sampled from the policy"
 
     def amount(self, steps: int, environments: range, total: int) -> None:
+        """None: the policy explores by itself."""
         return None
 
 
 class Item(Protocol):
-    """What an algorithm learns from. An architecture that carries the kind takes the algorithm."""
+    """A kind of training data. An architecture takes an algorithm if it carries the algorithm's kind."""
 
     KIND: ClassVar[str]
 
@@ -55,105 +62,109 @@ Items = TypeVar("Items", bound=Item, covariant=True)
 
 @dataclass(frozen=True)
 class Algorithm(Generic[Items]):
-    """Settings of an algorithm, and what they build: a network, what acts with it, and the update that trains it.
+    """Base of all algorithms: settings that build a network, a policy runner and an update.
 
-    An algorithm extends it with a default for each of these fields, its `exploration`, its own settings, and
-    `build_update`. Its modules load torch only where something is built, so that `--help` answers at once.
+    A subclass adds a default for `items`, its own settings, and `build_update`. It declares `network`, `optimizer` and
+    `exploration` again for other defaults. Import torch only inside the build methods, so that `--help` answers at
+    once.
     """
 
     items: Items
-    network: NetworkConfig
-    optimizer: Any
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    optimizer: Any = field(default_factory=OptimizerConfig)
 
     if TYPE_CHECKING:
 
         @property
         def exploration(self) -> Exploration:
-            """How training episodes explore. An algorithm declares the field, or derives it from other settings."""
+            """The exploration of training episodes, by default `Sampled`. A subclass has a field or a property."""
+
+    else:
+        exploration = Sampled()
 
     @property
     def name(self) -> str:
-        """What `--algorithm` calls it: the name of its module here, or where a user's own class is found."""
+        """The `--algorithm` name: the module's name for a built-in algorithm, `file.py::Class` for a custom one."""
         package, _, module = type(self).__module__.rpartition(".")
         return (self.alias or module) if package == __package__ else locate(type(self))
 
     @property
     def alias(self) -> str:
-        """Another name than that of its module, which an algorithm here has with these settings; by default none."""
+        """The name of a built-in variant, such as `a2c` of V-trace; empty to use the module's name."""
         return ""
 
     def validate(self, spaces: Spaces) -> None:
-        """Refuse what cannot be learned in these spaces, with a sentence that says what to do."""
-        from thespis.envs.spaces import one_part
+        """Refuse spaces that the algorithm cannot learn in. The error says what to change."""
+        from thespis.envs.spaces import refuse_composite_actions
 
-        one_part(spaces.action_space)
+        refuse_composite_actions(spaces.action_space)
 
     def check_factory(self, spaces: Spaces, wanted: type[object], made: str) -> None:
-        """Refuse a network of the user's own that does not extend `wanted`. `made`: what it is instead, in words."""
+        """Refuse a custom network that does not extend `wanted`. `made` describes such a network in the error."""
         if self.network.factory and not isinstance(self.build_network(spaces, seed=0), wanted):
             name = f"{wanted.__module__}.{wanted.__name__}".removeprefix("thespis.")
-            raise ThespisError(f"{self.network.factory!r} makes {made}; extend {name}")
+            raise ThespisError(f"{self.network.factory!r} builds {made}; extend {name}")
 
     @property
     def off_policy(self) -> bool:
-        """Whether the age of the policy that acted is corrected for: a worker may act on while it learns."""
+        """Whether the update corrects for lag. If so, a worker acts while its gradients are under way."""
         return False
 
     @property
     def averages(self) -> bool:
-        """Whether the loss is a mean over the steps of a batch, rather than their sum."""
+        """Whether the loss is the mean over the steps of a batch, rather than the sum."""
         return True
 
     def check_batch(self, environments: int) -> None:
-        """Refuse settings that a batch of one unroll of `environments` environments is too small for."""
+        """Refuse settings that need a larger batch than one unroll of `environments` environments."""
 
     def network_class(self) -> Callable[..., PolicyNetwork]:
-        """What makes the network of two spaces and `self.network`: by default a policy and a value."""
+        """The network's constructor, called with two spaces and `self.network`; by default `ActorCritic`."""
         from thespis.networks.policies import ActorCritic
 
         return ActorCritic
 
     def build_network(self, spaces: Spaces, seed: int) -> PolicyNetwork:
-        """The network, initialised from `seed` alone."""
+        """Build the network. Its initial weights depend on `seed` alone."""
         from thespis.networks.build import build_network
 
         return build_network(self.network_class(), self.network, spaces, seed)
 
-    def build_stepper(self, network: PolicyNetwork, rng: np.random.Generator) -> Stepper:
-        """What acts with the network. `rng`: draws actions."""
-        from thespis.networks.acting import Stepper
+    def build_policy_runner(self, network: PolicyNetwork, rng: np.random.Generator) -> PolicyRunner:
+        """Build the policy runner, which acts with the network. `rng` samples actions."""
+        from thespis.networks.policy_runner import PolicyRunner
 
-        return Stepper(network, rng)
+        return PolicyRunner(network, rng)
 
     def build_update(
         self, network: PolicyNetwork, rng: np.random.Generator, count_updates: Callable[[], int] | None = None
     ) -> Update:
-        """What turns batches of items into gradients of the network.
+        """Build the update, which turns batches of items into gradients.
 
-        `rng`: whatever is random in the update. `count_updates`: all updates of the network's parameters so far, where
-        other learners make some of them as well.
+        `rng`: randomness of the update. `count_updates`: returns the number of updates of the parameters so far, by
+        all learners; None if this learner makes all of them.
         """
         raise NotImplementedError
 
 
 def check_feed_forward(network: NetworkConfig) -> None:
-    """Refuse an LSTM where a batch holds transitions from anywhere, without the steps before them."""
+    """Refuse an LSTM: a batch of transitions lacks the steps before each transition."""
     if network.lstm:
-        raise ThespisError("single transitions are learned from here, so --network.lstm must stay 0")
+        raise ThespisError("the algorithm learns from single transitions, so --network.lstm must stay 0")
 
 
-def carried(config: type[Any]) -> tuple[str, ...]:
-    """The kinds of item that an architecture carries, by its config: `algorithm: Algorithm[Unrolls | Rounds]`.
+def carried_items(config: type[Any]) -> tuple[str, ...]:
+    """The kinds of item that an architecture carries, from its annotation `algorithm: Algorithm[Unrolls | Rounds]`.
 
-    An architecture of one algorithm may declare that class instead, and carries its items.
+    An architecture for a single algorithm may declare that class instead; it carries the items of that class.
     """
     hint = _declared(config)
     items = typing.get_args(hint)[0] if typing.get_origin(hint) is Algorithm else typing.get_type_hints(hint)["items"]
     return tuple(kind.KIND for kind in typing.get_args(items) or (items,))
 
 
-def fitting(config: type[Any]) -> list[str]:
-    """The names of the algorithms that an architecture takes; its own default is the first."""
+def fitting_algorithms(config: type[Any]) -> list[str]:
+    """Names of the algorithms that an architecture takes; its default comes first."""
     from thespis.algorithms import algorithms
 
     default = config().algorithm.name
@@ -163,12 +174,12 @@ def fitting(config: type[Any]) -> list[str]:
 
 
 def chosen(factory: Callable[[], Algorithm[Any]]) -> Any:
-    """The field of a config that holds an algorithm; a user may name another one. `factory`: makes the default."""
+    """A config field that holds an algorithm. `factory` builds the default; the user may choose another."""
 
     def choose(given: Any, config: type[Any]) -> Algorithm[Any]:
         from thespis.algorithms import algorithm
 
-        found = algorithm(given, fitting(config))
+        found = algorithm(given, fitting_algorithms(config))
         check_carried(config, found)
         return found
 
@@ -176,19 +187,25 @@ def chosen(factory: Callable[[], Algorithm[Any]]) -> Any:
 
 
 def check_carried(config: type[Any], algorithm: Algorithm[Any]) -> None:
-    """Refuse an algorithm whose items the architecture of this config cannot carry."""
+    """Refuse an algorithm if the architecture does not carry its items."""
     if not _fits(config, algorithm):
         raise ThespisError(
             f"--algorithm {algorithm.name} learns from {algorithm.items.KIND}, and this architecture carries "
-            f"{' or '.join(carried(config))}; choose {', '.join(fitting(config))}"
+            f"{' or '.join(carried_items(config))}; choose {', '.join(fitting_algorithms(config))}"
         )
 
 
 def _fits(config: type[Any], algorithm: Algorithm[Any]) -> bool:
     kind = typing.get_origin(_declared(config)) or _declared(config)
-    return isinstance(algorithm, kind) and algorithm.items.KIND in carried(config)
+    return isinstance(algorithm, kind) and algorithm.items.KIND in carried_items(config)
+
+
+_DECLARED: dict[type[Any], Any] = {}
+"""Results of `_declared`: to resolve the annotations of a config takes milliseconds."""
 
 
 def _declared(config: type[Any]) -> Any:
-    """The type of the field `algorithm`: `Algorithm[...]`, or one that extends it."""
-    return typing.get_type_hints(config)["algorithm"]
+    """The annotated type of the field `algorithm`: `Algorithm[...]` or a subclass."""
+    if config not in _DECLARED:
+        _DECLARED[config] = typing.get_type_hints(config)["algorithm"]
+    return _DECLARED[config]

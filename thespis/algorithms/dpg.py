@@ -1,4 +1,4 @@
-"""Deterministic policy gradients (Silver et al., 2014; Lillicrap et al., 2016), as Ape-X DPG learns them."""
+"""Deterministic policy gradients (Silver et al., 2014; Lillicrap et al., 2016), with the settings of Ape-X DPG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from thespis.algorithms.base import Algorithm, Exploration, check_feed_forward
 from thespis.core.bounds import Count, Fraction, Positive
-from thespis.core.config import OptimizerConfig, ReplayConfig, RewardConfig, Transitions
+from thespis.core.config import ReplayConfig, RewardConfig, Transitions
 from thespis.core.errors import ThespisError
 from thespis.core.settings import inline
 from thespis.networks.configs import DPGNetworkConfig
@@ -19,27 +19,32 @@ if TYPE_CHECKING:
     from thespis.algorithms.updates.update import Update
     from thespis.core.types import Array
     from thespis.envs.spaces import Spaces
-    from thespis.networks.acting import Stepper
     from thespis.networks.policies import PolicyNetwork
+    from thespis.networks.policy_runner import PolicyRunner
 
 
 @dataclass(frozen=True)
 class NoiseLadder:
-    """Normal noise on continuous actions, with another constant deviation in each environment."""
+    """Gaussian noise on continuous actions; each environment has its own constant standard deviation."""
 
     noise: Positive = 0.4
-    """Deviation of the noise on the actions of the environment that explores most; actions reach from -1 to 1."""
+    """Largest standard deviation of the action noise; actions range from -1 to 1."""
     least_noise: Positive = 0.05
-    """That of the one that explores least; from one to the other it falls by equal factors (paper: 0.3 for all)."""
+    """Smallest standard deviation of the action noise; environments span the range geometrically (paper: 0.3 for
+    all)."""
 
     def __post_init__(self) -> None:
         if self.least_noise > self.noise:
-            raise ThespisError("--noise is the most and --least-noise the least of it; give them in order")
+            raise ThespisError(
+                f"--least-noise {self.least_noise:g} exceeds --noise {self.noise:g}; lower it or raise --noise"
+            )
 
     def describe(self) -> str:
-        return f"noise is added to the actions, in each environment another: --noise {self.noise:g} at most"
+        """See `Exploration`."""
+        return f"noise on the actions, different in each environment: --noise {self.noise:g} at most"
 
     def amount(self, steps: int, environments: range, total: int) -> Array:
+        """The standard deviation of each environment."""
         import numpy as np
 
         rungs = np.arange(environments.start, environments.stop)
@@ -48,7 +53,7 @@ class NoiseLadder:
 
 @dataclass(frozen=True)
 class DPG(Algorithm[Transitions]):
-    """An actor that climbs the slope of its critic, and a critic that learns from replayed transitions."""
+    """Deterministic policy gradients: the policy follows dQ/da of a critic that learns from replayed transitions."""
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("target_period",)
 
@@ -56,40 +61,43 @@ class DPG(Algorithm[Transitions]):
         lambda: Transitions(replay=ReplayConfig(priority_exponent=0.6, importance_exponent=0.4, actor_priorities=True))
     )
     discount: Fraction = 0.99
-    """Discount factor."""
+    """Discount factor (gamma)."""
     target_period: Count = 100
-    """Updates between copies of actor and critic to their targets (paper)."""
+    """Copy policy and critic to their target networks every N updates (paper: 100)."""
     slope_clip: Positive = 1.0
-    """Bound of every element of dQ/da, with which the actor learns (paper)."""
+    """Clip each element of dQ/da to this magnitude in the policy gradient (paper: 1)."""
     exploration: Exploration = inline(NoiseLadder)
     reward: RewardConfig = field(default_factory=RewardConfig)
     network: DPGNetworkConfig = field(default_factory=DPGNetworkConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
         check_feed_forward(self.network)
 
     def validate(self, spaces: Spaces) -> None:
-        from thespis.networks.dpg import DPGNetwork, bounded
+        """Refuse actions that are not a bounded Box, and custom networks without a critic."""
+        from thespis.networks.dpg import DPGNetwork, require_bounded
 
         super().validate(spaces)
-        bounded(spaces.action_space)
+        require_bounded(spaces.action_space)
         self.check_factory(spaces, DPGNetwork, "a network without a critic")
 
     def network_class(self) -> Callable[..., PolicyNetwork]:
+        """A deterministic policy and its critic."""
         from thespis.networks.dpg import DPGNetwork
 
         return DPGNetwork
 
-    def build_stepper(self, network: PolicyNetwork, rng: np.random.Generator) -> Stepper:
-        from thespis.networks.dpg import DPGNetwork, ValuingStepper
+    def build_policy_runner(self, network: PolicyNetwork, rng: np.random.Generator) -> PolicyRunner:
+        """A policy runner that also asks the critic, because actors compute initial priorities."""
+        from thespis.networks.dpg import DPGNetwork, ValuingPolicyRunner
 
         assert isinstance(network, DPGNetwork)
-        return ValuingStepper(network, rng)
+        return ValuingPolicyRunner(network, rng)
 
     def build_update(
         self, network: PolicyNetwork, rng: np.random.Generator, count_updates: Callable[[], int] | None = None
     ) -> Update:
+        """The DPG update."""
         from thespis.algorithms.updates.dpg import DPGUpdate
         from thespis.networks.dpg import DPGNetwork
 

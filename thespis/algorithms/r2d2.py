@@ -1,4 +1,4 @@
-"""R2D2 (Kapturowski et al., 2019): recurrent Q-learning from sequences that start in a stored state and burn in."""
+"""R2D2 (Kapturowski et al., 2019): recurrent Q-learning from replayed sequences, with stored states and burn-in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from thespis.algorithms.base import Algorithm, Exploration
-from thespis.algorithms.dqn import EpsilonLadder
+from thespis.algorithms.dqn import DiscreteQ, EpsilonLadder
 from thespis.core.bounds import Count, CountOrZero, Fraction, Threshold
 from thespis.core.config import OptimizerConfig, QNetworkConfig, ReplayConfig, RewardConfig, Transitions
 from thespis.core.errors import ThespisError
@@ -17,36 +17,37 @@ if TYPE_CHECKING:
     import numpy as np
 
     from thespis.algorithms.updates.update import Update
-    from thespis.envs.spaces import Spaces
     from thespis.networks.policies import PolicyNetwork
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Windows of steps in a replay, for recurrent networks.
+    """Sequences of steps, sampled from a replay buffer, for recurrent networks.
 
-    unroll     |--------|--------|--------|      one window starts with each unroll
-    window     [burn-in |   learned from  ]
+    unroll     |--------|--------|--------|      one sequence starts with each unroll
+    sequence   [burn-in |     trained     ]
     """
 
     KIND: ClassVar = "sequences"
 
     unroll_length: Count = 10
-    """Steps per unroll: an actor sends them and takes newer weights this often, and a sequence starts (paper: 40)."""
+    """Steps per unroll. An actor sends an unroll, then pulls newer weights; each unroll starts a sequence (paper:
+    40)."""
     sequence_length: Count = 20
-    """Steps of a sequence that are learned from (paper: 80)."""
+    """Trained steps per sequence (paper: 80)."""
     burn_in: CountOrZero = 10
-    """Steps before these that only bring the recurrent state up to date; none at an episode's start (paper: 40)."""
+    """Burn-in steps before the trained steps, to refresh the recurrent state; none at an episode's start (paper:
+    40)."""
     state: Literal["stored", "zero"] = "stored"
-    """What burn-in starts from: the state that the actor was in, or zeros."""
+    """Recurrent state at the start of burn-in: stored (the actor's state), or zero."""
     eta: Fraction = 0.9
-    """Share of a sequence's largest TD error in its priority; the mean has the rest (paper)."""
+    """Priority mix (eta): a sequence's priority is eta * max + (1 - eta) * mean of its TD errors (paper: 0.9)."""
     n_step: Count = 5
-    """Rewards summed before bootstrapping (paper)."""
+    """Length of n-step returns (paper: 5)."""
     batch: Count = 32
-    """Sequences per update (paper: 64)."""
+    """Batch size in sequences (paper: 64)."""
     batches_per_draw: Count = 1
-    """Batches that one call to the replay brings."""
+    """Batches per request to the replay buffer."""
     replay: ReplayConfig = field(
         default_factory=lambda: ReplayConfig(
             warm_up=200,
@@ -61,69 +62,59 @@ class Sequences:
         if self.unroll_length + self.burn_in > self.sequence_length:
             raise ThespisError(
                 f"sequences start every {self.unroll_length} steps and burn in {self.burn_in}, so with "
-                f"--sequence-length {self.sequence_length} some steps would never be learned from; give it at least "
+                f"--sequence-length {self.sequence_length} some steps would never be trained; give it at least "
                 f"{self.unroll_length + self.burn_in}, or lower --unroll-length or --burn-in"
             )
 
     @property
     def per_sample(self) -> int:
-        """Sequences that one call to the replay brings."""
+        """Sequences per request to the replay."""
         return self.batch * self.batches_per_draw
 
     def per_insert(self, environments: int) -> int:
-        """The most sequences that one unroll completes: those open, and one of every episode that ends in it."""
+        """Upper bound of the sequences that one unroll completes: the open ones, and one per episode end."""
         waiting = (self.burn_in + self.sequence_length) // self.unroll_length + 2
         return environments * (self.unroll_length + waiting)
 
     def check_rows(self, rows: int, environments: int) -> None:
-        """Refuse a replay of `rows` steps if it could overwrite sequences before they are complete."""
+        """Refuse a replay of `rows` steps if it could overwrite incomplete sequences."""
         window = self.burn_in + self.sequence_length + 2 * self.unroll_length
         least = max(2 * environments * window, self.replay.warm_up * self.unroll_length)
         if rows < least:
             raise ThespisError(
-                f"a replay of {rows} steps cannot hold the sequences that all environments have open, or the warm-up "
-                f"({self.replay.warm_up} sequences); give --replay.capacity and --replay.bytes for {least} steps"
+                f"a replay of {rows} steps cannot hold the sequences in progress or the warm-up "
+                f"({self.replay.warm_up} sequences); raise --replay.capacity and --replay.bytes to {least} steps"
             )
 
 
 Replayed = Transitions | Sequences
-"""Items that a replay holds."""
+"""The items that a replay can hold."""
 
 
 @dataclass(frozen=True)
-class R2D2(Algorithm[Sequences]):
-    """Q-learning on rescaled values, through the memory of a recurrent network."""
+class R2D2(DiscreteQ, Algorithm[Sequences]):
+    """Recurrent Q-learning from replayed sequences, with value rescaling."""
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("double", "target_period")
 
     items: Sequences = inline(Sequences)
     discount: Fraction = 0.997
-    """Discount factor (paper)."""
+    """Discount factor (gamma) (paper: 0.997)."""
     double: bool = True
-    """The network chooses the next action and the target values it; else the target does both."""
+    """Use double Q-learning: the online network selects the next action, the target network evaluates it."""
     huber: Threshold = float("inf")
-    """TD errors beyond this pull no harder (paper: none is too large)."""
+    """Huber threshold: the loss is quadratic up to this TD error and linear beyond (paper: inf)."""
     target_period: Count = 100
-    """Updates between copies of the network to its target."""
+    """Copy the network to its target network every N updates."""
     exploration: Exploration = inline(EpsilonLadder)
     reward: RewardConfig = field(default_factory=RewardConfig)
     network: QNetworkConfig = field(default_factory=lambda: QNetworkConfig(hidden=(64,), lstm=64, dueling=True))
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(epsilon=1e-3))
 
-    def validate(self, spaces: Spaces) -> None:
-        from thespis.networks.heads import count_actions
-
-        super().validate(spaces)
-        count_actions(spaces.action_space)
-
-    def network_class(self) -> Callable[..., PolicyNetwork]:
-        from thespis.networks.q import QNetwork
-
-        return QNetwork
-
     def build_update(
         self, network: PolicyNetwork, rng: np.random.Generator, count_updates: Callable[[], int] | None = None
     ) -> Update:
+        """The R2D2 update."""
         from thespis.algorithms.updates.r2d2 import R2D2Update
 
         return R2D2Update(network, self)

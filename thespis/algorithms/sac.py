@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al., 2018, arXiv:1812.05905), with twin critics and a temperature that is learned."""
+"""Soft actor-critic (Haarnoja et al., 2018, arXiv:1812.05905), with twin critics and a learned temperature."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from thespis.algorithms.base import Algorithm, Exploration, Sampled, check_feed_forward
+from thespis.algorithms.base import Algorithm, check_feed_forward
 from thespis.core.bounds import Bounds, Count, Fraction, Positive
-from thespis.core.config import OptimizerConfig, RewardConfig, Transitions
+from thespis.core.config import RewardConfig, Transitions
 from thespis.core.errors import ThespisError
 from thespis.core.settings import inline
 from thespis.networks.configs import DPGNetworkConfig
@@ -24,45 +24,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SAC(Algorithm[Transitions]):
-    """A stochastic policy of continuous actions that maximises return and entropy, from replayed transitions."""
+    """Soft actor-critic: a stochastic policy for continuous actions maximises return and entropy."""
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("tau", "target_entropy", "learn_temperature")
-    FIXED: ClassVar[tuple[str, ...]] = ("critics",)  # checkpoints hold the weights of this many critics
+    FIXED: ClassVar[tuple[str, ...]] = ("critics",)  # a checkpoint holds the weights of this many critics
 
     items: Transitions = inline(lambda: Transitions(n_step=1))
     discount: Fraction = 0.99
-    """Discount factor (paper)."""
+    """Discount factor (gamma) (paper: 0.99)."""
     tau: Annotated[float, Bounds(above=0, most=1)] = 0.005
-    """Share of the critics that their targets take over after each update (paper)."""
+    """Soft update rate of the target critics (tau) (paper: 0.005)."""
     critics: Count = 2
-    """Critics, of which targets and policy take the least value (paper: 2)."""
+    """Number of critics; targets and policy use the minimum of their values (paper: 2)."""
     temperature: Positive = 1.0
-    """What a nat of entropy is worth in rewards; at first, if it is learned."""
+    """Entropy temperature (alpha): weight of the entropy in the objective. With --learn-temperature, its initial
+    value."""
     learn_temperature: bool = True
-    """Move the temperature so that the policy's entropy meets its target (paper); else it stays."""
+    """Adjust the temperature to keep the policy's entropy at its target (paper: on)."""
     target_entropy: float | None = None
-    """Entropy to meet, in nats; None for minus the number of the action's dimensions (paper)."""
-    exploration: Exploration = inline(Sampled)
+    """Target entropy in nats; None uses minus the number of action dimensions (paper: None)."""
     reward: RewardConfig = field(default_factory=RewardConfig)
     network: DPGNetworkConfig = field(default_factory=DPGNetworkConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
         check_feed_forward(self.network)
         if self.items.replay.actor_priorities:
             raise ThespisError(
-                "sac's actors ask no critic, so they know no TD errors; leave --replay.actor-priorities False"
+                "sac's actors have no TD errors, because they do not evaluate the critics; leave "
+                "--replay.actor-priorities off"
             )
 
     def validate(self, spaces: Spaces) -> None:
+        """Refuse actions that are not a bounded Box, and custom networks without critics."""
         from thespis.algorithms.updates.sac import SACNetwork
-        from thespis.networks.dpg import bounded
+        from thespis.networks.dpg import require_bounded
 
         super().validate(spaces)
-        bounded(spaces.action_space)
+        require_bounded(spaces.action_space)
         self.check_factory(spaces, SACNetwork, "a network without critics and a temperature")
 
     def network_class(self) -> Callable[..., PolicyNetwork]:
+        """A stochastic policy, its critics and the temperature."""
         from thespis.algorithms.updates.sac import SACNetwork
 
         return functools.partial(SACNetwork, critics=self.critics, temperature=self.temperature)
@@ -70,6 +72,7 @@ class SAC(Algorithm[Transitions]):
     def build_update(
         self, network: PolicyNetwork, rng: np.random.Generator, count_updates: Callable[[], int] | None = None
     ) -> Update:
+        """The SAC update."""
         from thespis.algorithms.updates.sac import SACNetwork, SACUpdate
 
         assert isinstance(network, SACNetwork)

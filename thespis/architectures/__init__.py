@@ -1,13 +1,13 @@
-"""One file per architecture; each reads like its paper's figure."""
+"""Architectures: one file each, which reads like the paper's figure."""
 
-SHARED = ("builders", "demonstrations", "labelling", "sharding")
-"""Modules that are no architectures but what several of them share."""
+SHARED = ("builders", "demonstrations", "inference_channels", "labelling", "sharding")
+"""Modules of this package that are not architectures, but shared builders."""
 
-PAIRS = {
+USUAL_PAIRS = {
     "apex-dpg": ("apex", "dpg"),
     "appo": ("impala", "appo"),
     "r2d2": ("apex", "r2d2"),
     "sac": ("dqn", "sac"),
     "trpo": ("ppo", "trpo"),
 }
-"""Names that people type for an algorithm in the architecture it is usually trained with."""
+"""Short names for an algorithm in its usual architecture."""

@@ -1,4 +1,4 @@
-"""A2C: the synchronous form of A3C (Mnih et al., 2016). Workers in lock-step, one update of all their gradients.
+"""A2C: synchronous A3C (Mnih et al., 2016). Workers run in lock-step; one update averages all their gradients.
 
 worker xN --gradients--> server (waits for all N, averages) --parameters--> worker xN
 """
@@ -24,15 +24,15 @@ from thespis.core.settings import inline
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """A2C. Equal to one worker with N times the environments, but spread over processes."""
+    """A2C: synchronous workers. N workers equal one worker with N times the environments, spread over processes."""
 
     actors: int = 4
-    """Workers; each steps its own environments and computes its own gradients."""
+    """Number of worker processes; each steps its own environments and computes gradients."""
     envs_per_actor: int = 8
-    """Environments each worker steps side by side."""
+    """Environments per worker; the worker steps them as one batch."""
     servers: ServersConfig = inline(ServersConfig)
     backups: CountOrZero = 0
-    """Workers that an update does not wait for; the last ones to come are dropped (Chen et al., 2016)."""
+    """Backup workers: each update drops the gradients of the N slowest workers (Chen et al., 2016)."""
     algorithm: Algorithm[Unrolls] = chosen(lambda: VTrace(correction=False))
 
     def __post_init__(self) -> None:
@@ -41,6 +41,7 @@ class Config(Experiment):
 
 
 def program(cfg: Config) -> Program:
+    """Wire the figure above."""
     p = Program("a2c")
     servers = add_servers(p, cfg, mode="sync", quorum=cfg.actors - cfg.backups)
     workers = p.at(restarts=3, counts_as_actor=True)

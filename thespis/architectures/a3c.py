@@ -1,4 +1,4 @@
-"""A3C (Mnih et al., 2016, arXiv:1602.01783): workers act, differentiate and push on their own, without any lock-step.
+"""A3C (Mnih et al., 2016, arXiv:1602.01783): workers act, compute gradients and push them without lock-step.
 
 worker xN --gradients--> server (shared RMSProp, applies each as it comes) --parameters--> worker xN
 """
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import worker_network
+from thespis.architectures.builders import build_worker_network
 from thespis.architectures.sharding import (
     ServersConfig,
-    acting_learner,
     add_servers,
     add_sharded_evaluator,
+    build_acting_learner,
     build_worker,
     refuse_statistics,
 )
@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """A3C. Workers never wait for each other; each gradient is applied to parameters that others have changed since."""
+    """A3C: asynchronous workers. They never wait for each other, so every gradient is slightly stale."""
 
     actors: int = 4
-    """Workers; each steps its own environments and computes its own gradients."""
+    """Number of worker processes; each steps its own environments and computes gradients."""
     envs_per_actor: int = 8
-    """Environments each worker steps side by side."""
+    """Environments per worker; the worker steps them as one batch."""
     servers: ServersConfig = inline(ServersConfig)
     end_with_episode: bool = True
-    """With one environment per worker, end an unroll with its episode (paper); with several, episodes follow on."""
+    """End an unroll when its episode ends (paper: on). This applies only with one environment per worker."""
     hogwild: bool = False
-    """Update parameters and statistics in place in shared memory, without locks or messages (paper); local only."""
+    """Update parameters and optimiser statistics in shared memory, without locks or messages (paper: on). Needs --on
+    local."""
     algorithm: Algorithm[Unrolls] = chosen(
         lambda: VTrace(
             correction=False,
@@ -55,30 +56,33 @@ class Config(Experiment):
         refuse_statistics(self)
         if self.hogwild and self.on != "local":
             raise ThespisError(
-                f"--hogwild shares memory between processes of one machine; use --on local, not {self.on}"
+                f"--hogwild needs memory that processes of one machine share; use --on local, not {self.on}"
             )
         if self.hogwild and (self.servers.shards != 1 or self.servers.gradient_dtype != "float32"):
-            raise ThespisError("--hogwild sends no gradients anywhere; leave off --shards and --gradient-dtype")
+            raise ThespisError("--hogwild sends no gradients; leave off --shards and --gradient-dtype")
 
     @property
-    def cut_windows(self) -> bool:
+    def cut_unrolls(self) -> bool:
+        """Whether unrolls end with their episode."""
         return self.end_with_episode and self.envs_per_actor == 1
 
 
 def build_hogwild(ctx: Context, cfg: Config, join: JoinShared) -> roles.Learner:
+    """A worker that updates parameters in shared memory."""
     from thespis.exchange.hogwild import Hogwild
 
-    network = worker_network(ctx, cfg)
+    network = build_worker_network(ctx, cfg)
     exchange = Hogwild(ctx, network, cfg.algorithm.optimizer, join, cfg.budget)
-    return acting_learner(ctx, cfg, network, exchange, cfg.cut_windows)
+    return build_acting_learner(ctx, cfg, network, exchange, cfg.cut_unrolls)
 
 
 def program(cfg: Config) -> Program:
+    """Wire the figure above; with `--hogwild` the server only owns the shared memory."""
     p = Program("a3c")
     workers, optimizer = p.at(restarts=3, counts_as_actor=True), cfg.algorithm.optimizer
     if cfg.hogwild:
         p.notes.append("hogwild: workers change parameters and statistics in shared memory, without locks")
-        # No restarts: workers could not tell that the memory they hold is no longer the server's.
+        # No restarts: workers would keep writing to the memory of the dead server.
         server = p.at().add("server", roles.SharedParameters, optimizer=optimizer, workers=cfg.actors)
         for _ in range(cfg.actors):
             workers.add("worker", build_hogwild, cfg, join=server.edge(roles.SharedParameters.join))
@@ -86,6 +90,6 @@ def program(cfg: Config) -> Program:
         return p
     servers = add_servers(p, cfg)
     for _ in range(cfg.actors):
-        workers.add("worker", build_worker, cfg, joins=servers.joins, pushes=servers.pushes, cut=cfg.cut_windows)
+        workers.add("worker", build_worker, cfg, joins=servers.joins, pushes=servers.pushes, cut=cfg.cut_unrolls)
     add_sharded_evaluator(p, cfg, servers.pulls)
     return p

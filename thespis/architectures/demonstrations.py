@@ -1,4 +1,4 @@
-"""Demonstrations as a role: where they come from, checked before a run starts."""
+"""Builder and checks of the demonstrations role."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ if TYPE_CHECKING:
 
 
 def validate_demonstrations(cfg: Any) -> None:
-    """Refuse demonstrations that cannot be read, or that are of other spaces than the environment."""
+    """Refuse demonstrations that cannot be read or whose spaces differ from the environment's."""
     from thespis.experience.recording import gather
 
     gather(cfg.demos, cfg.env_config, cfg.demo_episodes, cfg.seed)
 
 
 def build_demonstrations(ctx: Context, cfg: Any) -> roles.Demonstrations:
-    """All demonstrations as items of the algorithm. They are gathered from the run's seed alone, so that every
-    incarnation of the role has the same."""
+    """All demonstrations as items of the algorithm.
+
+    They depend on the run's seed alone, so every incarnation of the role holds the same ones.
+    """
     from thespis.experience.demonstrations import unrolls
     from thespis.experience.recording import gather
-    from thespis.experience.steps import Steps
-    from thespis.experience.tables import build_table, row_layout
+    from thespis.experience.replay_parts import build_replay_parts, row_layout
+    from thespis.experience.step_storage import StepStorage
     from thespis.runs.spaces import spaces_of
 
     items: Replayed = cfg.algorithm.items
@@ -34,9 +36,9 @@ def build_demonstrations(ctx: Context, cfg: Any) -> roles.Demonstrations:
         list(unrolls(episode, items.unroll_length, spaces.action_space))
         for episode in gather(cfg.demos, cfg.env_config, cfg.demo_episodes, ctx.identity.run_seed)
     ]
-    one = Steps(row_layout(spaces, settings), 1)
+    one = StepStorage(row_layout(spaces, settings), 1)
     rows = sum(one.most(unroll, one.opens(unroll)) for episode in gathered for unroll in episode)
-    steps, window, sampler, shape = build_table(cfg.algorithm, spaces, settings, rows)
+    steps, window, sampler, shape = build_replay_parts(cfg.algorithm, spaces, settings, rows)
     table = roles.Demonstrations(ctx, steps, window, sampler, roles.Demonstrations.LIMITER, shape)
     table.fill(gathered)
     return table

@@ -33,23 +33,24 @@ validate = validate_replay
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """Gorila. Learners push gradients to parameter servers; old gradients and outliers are discarded."""
+    """Gorila. Learners push gradients to parameter servers, and the system discards stale gradients and outliers."""
 
     actors: int = 2
-    """Actors; with bundled replay each has a replay and a learner of its own (paper: 100)."""
+    """Number of actors; with bundled replay each has its own replay buffer and learner (paper: 100)."""
     envs_per_actor: int = 8
-    """Environments each actor steps side by side."""
+    """Environments per actor; the actor steps them as one batch."""
     replay_mode: Literal["bundled", "global"] = "bundled"
-    """bundled: actor, replay and learner together, each --replay.* for itself. global: one replay for all."""
+    """Replay mode: bundled (one replay buffer per actor and learner; --replay.* applies to each), or global (one for
+    all)."""
     learners: RoleCount | None = None
-    """global: learners that draw from the one replay; as many as actors unless given."""
+    """Number of learners with --replay-mode global; by default one per actor."""
     servers: ServersConfig = inline(ServersConfig)
     max_delay: CountOrZero | None = 20
-    """Gradients that are more updates behind than this are discarded by the server; None keeps all."""
+    """Discard gradients that are more than N updates stale; None keeps all."""
     outlier_deviations: Positive | None = 4.0
-    """A learner discards gradients whose loss is so many standard deviations above its mean; None keeps all."""
+    """Discard gradients if the loss exceeds its running mean by N standard deviations; None keeps all."""
     outlier_memory: Count = 1000
-    """Batches over which that mean and deviation are taken; nothing is discarded before there were so many."""
+    """Number of batches in the running mean and deviation of the loss. The filter starts after this many batches."""
     algorithm: Algorithm[Transitions] = chosen(
         lambda: DQN(optimizer=OptimizerConfig(kind="adagrad", learning_rate=0.02, clip=10.0))
     )
@@ -57,16 +58,20 @@ class Config(Experiment):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_statistics(self)
-        refuse_shards(self, "here every bundle has a replay of its own, or all share one")
+        refuse_shards(self, "gorila has one replay per bundle, or one for all")
         if self.learners is not None and self.replay_mode == "bundled" and self.learners != self.actors:
-            raise ThespisError("every bundle has one actor and one learner; leave off --learners, or share one replay")
+            raise ThespisError(
+                "every bundle has one actor and one learner; leave off --learners, or give --replay-mode global"
+            )
 
     @property
     def outliers(self) -> Outliers | None:
+        """The outlier filter of the learners; None if it is off."""
         return None if self.outlier_deviations is None else Outliers(self.outlier_deviations, self.outlier_memory)
 
 
 def program(cfg: Config) -> Program:
+    """Wire the figure above."""
     p = Program("gorila")
     mode = "async" if cfg.max_delay is None else "stale"
     servers = add_servers(p, cfg, mode=mode, max_staleness=cfg.max_delay or 0)

@@ -1,4 +1,4 @@
-"""IMPALA (Espeholt et al., 2018, arXiv:1802.01561): actors run ahead on old weights; V-trace repairs the lag.
+"""IMPALA (Espeholt et al., 2018, arXiv:1802.01561): actors run ahead on old weights; V-trace corrects the lag.
 
 actor xN --unroll--> queue --batch--> learner --weights--> store --pull--> actor xN
 """
@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import add_evaluator, build_queue_learner, local_policy, unroll_actor
+from thespis.architectures.builders import (
+    add_evaluator,
+    add_weights,
+    build_local_policy,
+    build_queue_learner,
+    build_unroll_actor,
+)
 from thespis.core.bounds import Count, CountOrZero
 from thespis.core.config import Experiment, Unrolls
 from thespis.core.program import Program
@@ -23,31 +29,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """IMPALA. The defaults solve small control tasks in seconds; Atari ids take the paper's table G.1 instead."""
+    """IMPALA. The defaults suit small control tasks; Atari ids use the settings of the paper's table G.1."""
 
     algorithm: Algorithm[Unrolls] = chosen(VTrace)
     batch_unrolls: Count = 1
-    """Unrolls per update; each holds all environments of one actor (paper: 32 unrolls of one environment)."""
+    """Batch size in unrolls; each unroll holds all environments of one actor (paper: 32 unrolls of one
+    environment)."""
     queue_capacity: Count = 1
-    """Unrolls that may wait for the learner; small, because waiting is lag."""
+    """Capacity of the queue in unrolls. A larger queue increases lag."""
     forced_lag: CountOrZero = 0
-    """Give actors weights that are this many updates old, to study lag."""
+    """Delay weights by N updates, to study lag."""
 
 
 def build_actor(ctx: Context, cfg: Config, insert: Insert, pull: Pull) -> roles.Actor:
-    return unroll_actor(ctx, cfg, insert, local_policy(ctx, cfg, pull, ahead=True))
+    """An actor that starts the next unroll while it pulls weights."""
+    return build_unroll_actor(ctx, cfg, insert, build_local_policy(ctx, cfg, pull, ahead=True))
 
 
 def program(cfg: Config) -> Program:
+    """Wire the figure above."""
     p = Program("impala")
-    beside = p.at(process="learner", colocate="learner", restarts=3)
-    queue = beside.add("queue", roles.Replay.queue, capacity=cfg.queue_capacity)
-    weights = beside.add("weights", roles.WeightStore, hold_back=cfg.forced_lag)
-    sample, publish = queue.edge(roles.Replay.sample, items=cfg.batch_unrolls), weights.edge(roles.WeightStore.publish)
-    beside.add("learner", build_queue_learner, cfg, sample=sample, publish=publish, unrolls=cfg.batch_unrolls)
+    with_learner = p.at(process="learner", colocate="learner", restarts=3)
+    queue = with_learner.add("queue", roles.Queue, capacity=cfg.queue_capacity)
+    weights = add_weights(with_learner, hold_back=cfg.forced_lag)
+    sample = queue.edge(roles.Queue.sample, items=cfg.batch_unrolls)
+    publish = weights.publish
+    with_learner.add("learner", build_queue_learner, cfg, sample=sample, publish=publish, unrolls=cfg.batch_unrolls)
     actors = p.at(restarts=3, counts_as_actor=True)
     for _ in range(cfg.actors):
-        insert, pull = queue.edge(roles.Replay.insert), weights.edge(roles.WeightStore.pull)
-        actors.add("actor", build_actor, cfg, insert=insert, pull=pull)
-    add_evaluator(p, cfg, weights.edge(roles.WeightStore.pull))
+        actors.add("actor", build_actor, cfg, insert=queue.edge(roles.Queue.insert), pull=weights.pull)
+    add_evaluator(p, cfg, weights.pull)
     return p

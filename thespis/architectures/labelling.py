@@ -1,4 +1,4 @@
-"""Builders of learning from labels: actors that wait for offline updates, Bellman updaters, and trainers."""
+"""Builders of QT-Opt's roles: actors that wait for the offline phase, Bellman updaters, and trainers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from thespis import roles
-from thespis.architectures.builders import build_stepper, exploring_actor, worker_network
+from thespis.architectures.builders import build_exploring_actor, build_policy_runner, build_worker_network
 
 if TYPE_CHECKING:
     from thespis.core.context import Context
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 def build_waiting_actor(
     ctx: Context, cfg: Any, insert: InsertStream, after: After, pulls: Sequence[PullSlice]
 ) -> roles.Actor:
-    """An actor that steps only once the updates from offline data are made. `after`: waits for a number of updates."""
+    """An actor that starts after the offline updates. `after` waits until the servers have made a number of updates."""
     from thespis.exchange.push_pull import PullAfter, PullAll
 
-    stepper = build_stepper(ctx, cfg)
-    pull = PullAfter(PullAll(ctx, stepper.network, pulls), after, cfg.offline_updates)
-    return exploring_actor(ctx, cfg, insert, roles.LocalPolicy(ctx, stepper, pull), cfg.algorithm.items.replay.shards)
+    runner = build_policy_runner(ctx, cfg)
+    pull = PullAfter(PullAll(ctx, runner.network, pulls), after, cfg.offline_updates)
+    return build_exploring_actor(
+        ctx, cfg, insert, roles.LocalPolicy(ctx, runner, pull), cfg.algorithm.items.replay.shards
+    )
 
 
 def build_updater(
@@ -34,23 +36,23 @@ def build_updater(
     pulls: Sequence[PullSlice],
     lagged: Sequence[PullSlice],
 ) -> roles.BellmanUpdater:
-    """`pulls`, `lagged`: of each server, the first and the second lagged network."""
+    """A Bellman updater. `pulls` and `lagged`: per server, the edges to the first and second lagged network."""
     from thespis.exchange.push_pull import PullAll
-    from thespis.experience.mixing import Mixed, Origin
-    from thespis.experience.sources import Draws
+    from thespis.experience.mixing import MixedSource, Origin
+    from thespis.experience.sources import ReplaySource
 
-    items, first, second = cfg.algorithm.items, worker_network(ctx, cfg), worker_network(ctx, cfg)
+    items, first, second = cfg.algorithm.items, build_worker_network(ctx, cfg), build_worker_network(ctx, cfg)
     both = (PullAll(ctx, first, pulls), PullAll(ctx, second, lagged))
 
     def chances() -> list[float]:
         offline = updater.version.update < cfg.offline_updates * cfg.shards
-        lived = 0.0 if offline else cfg.online_share
-        return [*(lived / len(samples) for _ in samples), 1.0 - lived]
+        online = 0.0 if offline else cfg.online_share
+        return [*(online / len(samples) for _ in samples), 1.0 - online]
 
-    source: Source = Draws(ctx, samples, items.batch, items.batches_per_draw)
+    source: Source = ReplaySource(ctx, samples, items.batch, items.batches_per_draw)
     if sample_demos is not None:
         origins = [Origin(0.0, sample, None) for sample in (*samples, sample_demos)]
-        source = Mixed(ctx, origins, items.batch, items.batches_per_draw, chances=chances)
+        source = MixedSource(ctx, origins, items.batch, items.batches_per_draw, chances=chances)
     labeller = cfg.algorithm.build_labeller(first, second, ctx.rng("search"))
     updater = roles.BellmanUpdater(ctx, source, labeller, both, insert, cfg.pull_every)
     return updater
@@ -59,11 +61,12 @@ def build_updater(
 def build_trainer(
     ctx: Context, cfg: Any, sample: SampleLabelled, joins: Sequence[Join], pushes: Sequence[Push]
 ) -> roles.Learner:
+    """A trainer: it computes gradients from labelled batches and pushes them to all servers."""
     from thespis.exchange.push_pull import PushPull
-    from thespis.experience.labels import Labels
+    from thespis.experience.labelled import LabelledSource
 
-    network = worker_network(ctx, cfg)
+    network = build_worker_network(ctx, cfg)
     exchange = PushPull(ctx, network, joins, pushes, clip=cfg.algorithm.optimizer.clip, by_steps=False)
-    source = Labels(ctx, sample, lambda: exchange.version, cfg.shards, cfg.trainers)
+    source = LabelledSource(ctx, sample, lambda: exchange.version, cfg.shards, cfg.trainers)
     update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
     return roles.Learner(ctx, source, update, exchange, None)

@@ -1,4 +1,4 @@
-"""Parameter server (Dean et al., 2012; Li et al., 2014): workers push gradients to shards, and get parameters back.
+"""Parameter server (Dean et al., 2012; Li et al., 2014): workers push gradients to shards and receive parameters.
 
 worker xN --gradients--> server xS --parameters--> worker xN
 """
@@ -30,26 +30,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """Workers and parameter servers. The mode says when gradients take effect and what becomes of late ones.
+    """Workers and parameter servers. --mode sets when gradients are applied and how stale ones are handled.
 
-    A worker acts and differentiates; with an algorithm that learns from a replay it has one of its own.
+    A worker acts and computes gradients. If the algorithm learns from a replay buffer, each worker has its own.
     """
 
     actors: int = 4
-    """Workers; each steps its own environments and computes its own gradients."""
+    """Number of worker processes; each steps its own environments and computes gradients."""
     envs_per_actor: int = 8
-    """Environments each worker steps side by side."""
+    """Environments per worker; the worker steps them as one batch."""
     servers: ServersConfig = inline(ServersConfig)
     mode: Literal["async", "sync", "stale", "softsync"] = "async"
-    """async: apply each as it comes. sync: wait for all. stale: bound the age. softsync: average every few."""
+    """Mode: async (apply each gradient on arrival), sync (wait for all workers), stale (bound the staleness), or
+    softsync (average every --average gradients)."""
     backups: CountOrZero = 0
-    """sync: workers that an update does not wait for; the last ones to come are dropped."""
+    """Backup workers, for sync: each update drops the gradients of the N slowest workers."""
     average: Count = 2
-    """softsync: gradients per update."""
+    """Gradients per update, for softsync."""
     max_staleness: CountOrZero = 8
-    """stale: how many updates a gradient may be behind (refuse), or pushes a worker may be ahead (wait)."""
+    """Staleness bound, for stale: updates that a gradient may be behind (--when-stale refuse), or pushes that a worker
+    may be ahead (wait)."""
     when_stale: Literal["refuse", "wait"] = "refuse"
-    """stale: refuse gradients that are too old, or let fast workers wait for the slowest."""
+    """Handling of stale gradients, for stale: refuse them, or make fast workers wait for the slowest."""
     staleness_aware: bool = False
     """Divide the learning rate by the staleness of each gradient (Zhang et al., 2015)."""
     algorithm: Algorithm[Unrolls | Transitions] = chosen(lambda: VTrace(correction=False))
@@ -58,11 +60,11 @@ class Config(Experiment):
         super().__post_init__()
         refuse_statistics(self)
         if self.replays:
-            refuse_shards(self, "here every worker has a replay of its own")
+            refuse_shards(self, "every worker has its own replay")
 
     @property
     def replays(self) -> bool:
-        """Whether every worker has a replay."""
+        """Whether every worker has a replay buffer."""
         return self.algorithm.items.KIND == Transitions.KIND
 
     @property
@@ -72,11 +74,13 @@ class Config(Experiment):
 
 
 def validate(cfg: Config, spaces: Spaces) -> None:
+    """Refuse replay settings that cannot work, if workers have a replay."""
     if cfg.replays:
         validate_replay(cfg, spaces)
 
 
 def program(cfg: Config) -> Program:
+    """Wire the figure above; a worker with a replay is a bundle in one process."""
     p = Program("parameter-server")
     servers = add_servers(
         p,

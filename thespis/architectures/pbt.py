@@ -1,12 +1,11 @@
-"""Population-based training (Jaderberg et al., 2017, arXiv:1711.09846): members of any architecture; bad copy good.
+"""Population-based training (Jaderberg et al., 2017, arXiv:1711.09846): weak members copy strong ones.
 
-trainer xS --returns--> controller (exploit, explore) --members--> trainer xS      member = a run, resumed and copied
+trainer xS --returns--> controller (exploit, explore) --members--> trainer xS      member: a run of any architecture
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,58 +22,58 @@ if TYPE_CHECKING:
     from thespis.core.edges import Ready, Take
     from thespis.envs.spaces import Spaces
     from thespis.population.exploit import Prior
-    from thespis.population.members import Members
+    from thespis.population.member_runs import MemberRuns
     from thespis.population.trainer import Outcome, Segment
 
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """Population-based training. Steps are those of all members together; returns are those of the one that leads."""
+    """Population-based training. Steps count all members together; returns are those of the best member."""
 
     member: str = "impala"
-    """The architecture of the members."""
+    """Architecture of the members."""
     population: RoleCount = 8
-    """Members (paper: 20 to 80)."""
+    """Number of members (paper: 20 to 80)."""
     tune: tuple[str, ...] = ("optimizer.learning_rate", "log-uniform", "1e-5", "1e-1")
-    """What differs between them: PATH uniform LOW HIGH, PATH log-uniform LOW HIGH, or PATH choice A B ..., repeated."""
+    """Hyper-parameters to tune: PATH uniform LOW HIGH, PATH log-uniform LOW HIGH, or PATH choice A B ...; list several
+    one after another."""
     settings: tuple[str, ...] = ()
     """Settings of all members, as PATH=VALUE ..., e.g. unroll_length=8 optimizer.anneal=false."""
     actors: int = 1
-    """Actors (or workers) of each member."""
+    """Number of actors (or workers) per member."""
     slots: RoleCount | None = None
-    """Members that train at the same time; by default one per core, in simulation and on ray all of them."""
+    """Number of members that train at the same time; by default one per core, and all in simulation and on Ray."""
     member_on: Literal["simulation", "local", "ray"] = "simulation"
-    """What performs a member: simulation (within its trainer's process: nothing to start), local (processes of its
-    own), or ray (its roles spread over the cluster)."""
+    """Runtime of a member: simulation (in its trainer's process), local (own processes), or ray (on the cluster)."""
     interval: Count = 10_000
-    """Steps a member takes between two judgements."""
+    """Evaluate, exploit and explore every N steps of a member."""
     synchronous: bool = False
-    """Judge all members together when the last is ready, instead of each when it is."""
+    """Compare all members together once the last has finished its interval, instead of each on its own."""
     exploit: Literal["truncation", "tournament"] = "truncation"
-    """truncation: the bottom of the ranking copies from its top. tournament: copy a random other if it is better."""
+    """Exploit: truncation (the bottom of the ranking copies the top), or tournament (copy a random better member)."""
     share: Annotated[float, Bounds(above=0, most=0.5)] = 0.25
-    """truncation: how much of the ranking is top, and how much bottom (paper: 0.2)."""
+    """Fraction of the ranking that counts as top, and as bottom, for truncation (paper: 0.2)."""
     factor: Annotated[float, Bounds(above=1)] = 1.2
-    """explore: how far a copied hyper-parameter is moved: times or divided by it."""
+    """Explore: multiply or divide a copied hyper-parameter by this factor."""
     resample: Fraction = 0.25
-    """explore: probability that it is drawn anew instead; 1 always, 0 never."""
+    """Explore: probability of resampling a hyper-parameter from its prior instead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.total_steps is None:
-            raise ThespisError("the members of a population share its steps; give --total-steps beside --total-seconds")
+            raise ThespisError("the members of a population share its steps; give --total-steps with --total-seconds")
         if self.member_on != "simulation" and self.member_on != self.on:
             raise ThespisError(f"--member-on {self.member_on} needs --on {self.member_on}; or leave it off")
 
     @property
     def trainers(self) -> int:
-        """How many members train at the same time."""
+        """Number of members that train at the same time."""
         default = self.population if self.on != "local" else available_cores()
         return min(self.population, self.slots or default)
 
     @property
     def member_steps(self) -> int:
-        """Steps of each member."""
+        """Step budget of each member."""
         assert self.total_steps is not None
         return -(-self.total_steps // self.population)
 
@@ -89,26 +88,28 @@ class Config(Experiment):
 
     @property
     def learned(self) -> Any:
-        """The algorithm of all members, one of which is the policy that is trained."""
+        """The algorithm of all members."""
         return self.each.learned
 
     @property
     def priors(self) -> dict[str, Prior]:
+        """Prior distributions of the tuned hyper-parameters, by path."""
         from thespis.population.search_space import priors
 
         return priors(self.tune, self.each, "--tune")
 
 
-def members(cfg: Config) -> Members:
-    from thespis.population.members import Members
+def build_member_runs(cfg: Config) -> MemberRuns:
+    """The run directories of the members. `thespis show` builds the program without a run directory."""
+    from thespis.population.member_runs import MemberRuns
 
-    # Where the program is only looked at, there is no directory yet.
-    return Members((cfg.run_dir or Path()) / "members", cfg.member, cfg.each)
+    return MemberRuns((cfg.run_dir or Path()) / "members", cfg.member, cfg.each)
 
 
 def build_controller(ctx: Context, cfg: Config) -> population.Controller:
+    """The controller, which assigns members to trainers and decides what they copy."""
     from thespis.population.controller import Rules
-    from thespis.population.exploit import tournament, truncation
+    from thespis.population.exploit import exploit_rule
 
     rules = Rules(
         population=cfg.population,
@@ -117,18 +118,20 @@ def build_controller(ctx: Context, cfg: Config) -> population.Controller:
         interval=cfg.interval,
         synchronous=cfg.synchronous,
         priors=cfg.priors,
-        exploit=partial(truncation, share=cfg.share) if cfg.exploit == "truncation" else tournament,
+        exploit=exploit_rule(cfg.exploit, cfg.share),
         factor=cfg.factor,
         resample=cfg.resample,
     )
-    return population.Controller(ctx, rules, members(cfg))
+    return population.Controller(ctx, rules, build_member_runs(cfg))
 
 
 def build_trainer(ctx: Context, cfg: Config, take: Take[Segment], ready: Ready[Outcome]) -> population.Trainer:
-    return population.Trainer(ctx, members(cfg), take, ready)
+    """A trainer, which trains one member at a time."""
+    return population.Trainer(ctx, build_member_runs(cfg), take, ready)
 
 
 def validate(cfg: Config, spaces: Spaces) -> None:
+    """Refuse members that cannot train, or that do not fit into memory together."""
     from thespis.population.settings import validate_members
 
     at_once = 1 if cfg.on == "simulation" else cfg.trainers
@@ -136,19 +139,19 @@ def validate(cfg: Config, spaces: Spaces) -> None:
 
 
 def on_finish(cfg: Config, path: Path) -> list[str]:
-    from thespis.population.plot import draw_ancestry, tell
+    """Describe and plot the population's history; returns the lines to print."""
+    from thespis.population.plot import describe_ancestry, draw_ancestry
 
-    return [*tell(path), draw_ancestry(path)]
+    return [*describe_ancestry(path), draw_ancestry(path)]
 
 
 def program(cfg: Config) -> Program:
+    """Wire the figure above."""
     p = Program("pbt")
-    p.notes.append(
-        f"{cfg.population} members of {cfg.member}, {cfg.trainers} at a time, each for {cfg.member_steps:,} steps, "
-        f"judged every {cfg.interval:,}; tuned: {', '.join(cfg.priors)}"
-    )
+    pace = f"{cfg.trainers} at a time, {cfg.member_steps:,} steps each, compared every {cfg.interval:,}"
+    p.notes.append(f"{cfg.population} members of {cfg.member}, {pace}; tuned: {', '.join(cfg.priors)}")
     controller = p.at(colocate="controller", restarts=3).add("controller", build_controller, cfg)
-    # Where the members' roles ask the cluster for CPUs themselves, their trainer needs none.
+    # On Ray the members' roles reserve their own CPUs, so the trainer needs none.
     slots = p.at(restarts=10, counts_as_actor=True, cpus=0 if cfg.member_on == "ray" else 1)
     take, ready = controller.edge(population.Controller.take), controller.edge(population.Controller.ready)
     for _ in range(cfg.trainers):

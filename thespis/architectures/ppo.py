@@ -1,4 +1,4 @@
-"""PPO (Schulman et al., 2017, arXiv:1707.06347): all actors act on one version, the learner takes several epochs of it.
+"""PPO (Schulman et al., 2017, arXiv:1707.06347): all actors act on one weight version; the learner runs several epochs.
 
 actor xN --unroll--> queue --N of one version--> learner --weights--> store --next version--> actor xN
 """
@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.ppo import PPO
-from thespis.architectures.builders import add_evaluator, build_rounds_learner, local_policy, unroll_actor
+from thespis.architectures.builders import (
+    add_evaluator,
+    add_weights,
+    build_local_policy,
+    build_rounds_learner,
+    build_unroll_actor,
+)
 from thespis.core.bounds import CountOrZero
 from thespis.core.config import Experiment, Rounds
 from thespis.core.errors import ThespisError
@@ -24,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """PPO. The defaults are for small control tasks; Atari ids take the settings of the paper's table 5."""
+    """PPO, also for TRPO. The defaults suit small control tasks; Atari ids use the settings of the paper's table 5."""
 
     actors: int = 2
-    """How many actors step environments, all on the same version of the weights."""
+    """Number of actor processes that step environments, all on the same weight version."""
     envs_per_actor: int = 8
-    """Environments each actor steps side by side."""
+    """Environments per actor; the actor steps them as one batch."""
     backups: CountOrZero = 0
-    """Actors that an update does not wait for; what the last ones bring is late and dropped."""
+    """Backup actors: each update drops the unrolls of the N slowest actors."""
     algorithm: Algorithm[Rounds] = chosen(PPO)
 
     def __post_init__(self) -> None:
@@ -44,28 +50,27 @@ class Config(Experiment):
 
     @property
     def quorum(self) -> int:
-        """Unrolls per update."""
+        """Number of unrolls per update."""
         return self.actors - self.backups
 
 
 def build_actor(ctx: Context, cfg: Config, insert: Insert, following: Next) -> roles.Actor:
-    """`following`: the edge to the next version, so that the actor makes one unroll of each."""
-    return unroll_actor(ctx, cfg, insert, local_policy(ctx, cfg, following))
+    """An actor that collects one unroll per weight version. `following` waits for the next version."""
+    return build_unroll_actor(ctx, cfg, insert, build_local_policy(ctx, cfg, following))
 
 
 def program(cfg: Config) -> Program:
+    """Wire the figure above."""
     p = Program("ppo")
-    # In one process, so that they fail together: an actor that has handed its unroll over waits for a version which
-    # only comes of that unroll, or of a learner that starts again.
-    beside = p.at(process="learner", colocate="learner", restarts=3)
-    queue = beside.add("queue", roles.Replay.queue, capacity=cfg.actors)
-    weights = beside.add("weights", roles.WeightStore)
-    sample = queue.edge(roles.Replay.sample, items=cfg.quorum, of_one_version=True)
-    publish = weights.edge(roles.WeightStore.publish)
-    beside.add("learner", build_rounds_learner, cfg, sample=sample, publish=publish, unrolls=cfg.quorum)
+    # Queue, store and learner share a process, so that they fail together. If the queue alone died with an unroll,
+    # its actor would wait for a version that the learner cannot compute without this unroll.
+    with_learner = p.at(process="learner", colocate="learner", restarts=3)
+    queue = with_learner.add("queue", roles.Queue, capacity=cfg.actors)
+    weights = add_weights(with_learner)
+    sample = queue.edge(roles.Queue.sample, items=cfg.quorum, of_one_version=True)
+    with_learner.add("learner", build_rounds_learner, cfg, sample=sample, publish=weights.publish, unrolls=cfg.quorum)
     actors = p.at(restarts=3, counts_as_actor=True)
     for _ in range(cfg.actors):
-        insert, following = queue.edge(roles.Replay.insert), weights.edge(roles.WeightStore.next)
-        actors.add("actor", build_actor, cfg, insert=insert, following=following)
-    add_evaluator(p, cfg, weights.edge(roles.WeightStore.pull))
+        actors.add("actor", build_actor, cfg, insert=queue.edge(roles.Queue.insert), following=weights.following)
+    add_evaluator(p, cfg, weights.pull)
     return p

@@ -1,4 +1,4 @@
-"""QT-Opt (Kalashnikov et al., 2018, arXiv:1806.10293): Q-learning without an actor, by workers that only label.
+"""QT-Opt (Kalashnikov et al., 2018, arXiv:1806.10293): Q-learning by regression; separate workers compute targets.
 
 actor xN --unroll--> replay, demonstrations --transitions--> updater xU --labels--> buffer --examples--> trainer xT
 trainer xT --gradients--> server xS --averages--> actor xN, updater xU
@@ -28,73 +28,75 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """QT-Opt. The defaults are for small control tasks; the paper's own are told with each setting."""
+    """QT-Opt. The defaults suit small control tasks; the help of each setting names the paper's value."""
 
     PATHS: ClassVar[tuple[str, ...]] = ("demos",)
 
     env: Spec = "Pendulum-v1"
-    """Gymnasium id, verbatim (Pendulum-v1, module:EnvId-v0), or file.py::function that makes one."""
+    """Gymnasium id, verbatim (Pendulum-v1, module:EnvId-v0), or file.py::function that builds one."""
     actors: int = 1
-    """How many actors step environments: the paper's robots (7 there)."""
+    """Number of actor processes that step environments (paper: 7 robots)."""
     envs_per_actor: int = 4
-    """Environments each actor steps side by side; one search serves all of them."""
+    """Environments per actor; one action search serves all of them."""
     updaters: RoleCount = 1
-    """Bellman updaters, which label transitions with targets (paper: about 1,000)."""
+    """Number of Bellman updaters, which compute targets of transitions (paper: about 1,000)."""
     trainers: RoleCount = 1
-    """Trainers, which make gradients of labelled examples (paper: 10)."""
+    """Number of trainers, which compute gradients from labelled examples (paper: 10)."""
     shards: ShardCount = 1
-    """Servers the parameters are divided among, each with its own optimiser state, averages and version."""
+    """Number of parameter servers; each holds a slice of the parameters, optimiser state and averages."""
     decay: Decay = 0.995
-    """Decay of the average of the parameters, with which actors act and labels are made (paper: 0.9999)."""
+    """Decay rate of the averaged parameters, which actors and Bellman updaters use (paper: 0.9999)."""
     lag: Count = 200
-    """Updates between copies of that average to the second lagged network (paper: about 6,000)."""
+    """Copy the averaged parameters to the second lagged network every N updates (paper: about 6,000)."""
     pull_every: Count = 8
-    """Batches that an updater labels between two pulls of the lagged networks."""
+    """Pull the lagged networks every N labelled batches, in each Bellman updater."""
     buffer: Count = 8
-    """Labelled batches that may wait for trainers: labels get no older than these, updaters wait rather."""
+    """Capacity of the train buffer in labelled batches. A full buffer blocks the Bellman updaters, which bounds the
+    age of targets."""
     demos: Spec = ""
-    """Offline data: a directory of `thespis record`, minari:NAME, or a scripted policy (file.py::function)."""
+    """Offline data: a directory written by `thespis record`, minari:NAME, or a scripted policy (file.py::function)."""
     demo_episodes: Count = 1_000
-    """Most episodes to take of it; a scripted policy plays that many."""
+    """Maximum number of episodes of offline data; a scripted policy plays exactly this many."""
     offline_updates: CountOrZero = 0
-    """Updates from offline data alone before any actor steps: the paper's first phase."""
+    """Number of updates from offline data alone before the actors start (the paper's first phase)."""
     online_share: Annotated[float, Bounds(above=0, most=1)] = 0.5
-    """Chance of each example after that to come from the actors, if there is offline data (paper: up to 0.5)."""
+    """Fraction of the actors' examples in a batch after the offline phase, if --demos is given (paper: up to 0.5)."""
     algorithm: QTOpt = chosen(QTOpt)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.offline_updates and not self.demos:
-            raise ThespisError("--offline-updates are made of offline data: give --demos")
+            raise ThespisError("--offline-updates needs offline data: give --demos")
 
 
 def validate(cfg: Config, spaces: Spaces) -> None:
-    """Refuse what cannot be stored or read, before anything starts."""
+    """Refuse a replay that cannot work and demonstrations that cannot be read."""
     validate_replay(cfg, spaces)
     if cfg.demos:
         validate_demonstrations(cfg)
 
 
 def program(cfg: Config) -> Program:
+    """Wire the figure above."""
     p = Program("qtopt")
     alone, server = p.at(restarts=3), roles.AveragingServer
     rule: dict[str, Any] = {"optimizer": cfg.algorithm.optimizer, "budget": cfg.budget}
     handles = [alone.add("server", server, **rule, decay=cfg.decay, lag=cfg.lag) for _ in range(cfg.shards)]
     servers, lagged = Servers(handles), tuple(each.edge(server.lagged) for each in handles)
     replay, storage = add_replay(p, cfg), p.at(process="storage", colocate="learner", restarts=3)
-    shown = None
+    sample_demos = None
     if cfg.demos:
         demos = storage.add("demonstrations", build_demonstrations, cfg)
-        shown = demos.edge(roles.Demonstrations.sample)
-    buffer = storage.add("buffer", roles.TrainBuffer.queue, capacity=cfg.buffer)
+        sample_demos = demos.edge(roles.Demonstrations.sample)
+    buffer = storage.add("buffer", roles.TrainBuffer, capacity=cfg.buffer)
     for _ in range(cfg.updaters):
         alone.add(
             "updater",
             build_updater,
             cfg,
-            # With demonstrations the share of a replay is drawn, and may be all.
+            # With demonstrations the number of items from each replay is random, up to a whole batch.
             samples=replay.sampled_by(1) if cfg.demos else replay.samples,
-            sample_demos=shown,
+            sample_demos=sample_demos,
             insert=buffer.edge(roles.TrainBuffer.insert),
             pulls=servers.pulls,
             lagged=lagged,

@@ -1,4 +1,4 @@
-"""R2D3 (Paine et al., 2019, arXiv:1909.01387): R2D2 and a second replay, of demonstrations; each batch has a few.
+"""R2D3 (Paine et al., 2019, arXiv:1909.01387): R2D2 with a second replay buffer, which holds demonstrations.
 
 actor xN --unroll, state--> replay --sequences by priority--> learner --weights--> store --pull--> actor xN
                     demonstrations --sequences by priority--> learner
@@ -18,9 +18,10 @@ from thespis.algorithms.r2d2 import R2D2, Sequences
 from thespis.architectures.builders import (
     add_evaluator,
     add_replay,
-    build_replay_actor,
-    central_learner,
-    learner_network,
+    add_replay_actors,
+    add_weights,
+    build_central_learner,
+    build_learner_network,
     validate_replay,
 )
 from thespis.architectures.demonstrations import build_demonstrations, validate_demonstrations
@@ -38,29 +39,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """R2D3. The defaults are those of R2D2; demonstrations have to be given."""
+    """R2D3. The defaults are those of R2D2; --demos is required."""
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("publish_every",)
     PATHS: ClassVar[tuple[str, ...]] = ("demos",)
 
     actors: int = 2
-    """How many actors step environments (paper: 256)."""
+    """Number of actor processes that step environments (paper: 256)."""
     envs_per_actor: int = 4
-    """Environments each actor steps side by side, each with an epsilon of its own (paper: 1)."""
+    """Environments per actor; each has its own epsilon (paper: 1)."""
     publish_every: Count = 4
-    """Updates between weights that actors can see."""
+    """Publish weights every N updates."""
     demos: Spec = ""
-    """Demonstrations: a directory of `thespis record`, minari:NAME, or a scripted policy (file.py::function)."""
+    """Demonstrations: a directory written by `thespis record`, minari:NAME, or a scripted policy
+    (file.py::function)."""
     demo_episodes: Count = 100
-    """Most episodes to take of them; a scripted policy plays that many (paper: 100)."""
+    """Maximum number of demonstration episodes; a scripted policy plays exactly this many (paper: 100)."""
     demo_ratio: Annotated[float, Bounds(least=0, below=1)] = 1 / 16
-    """Chance of each sequence of a batch to be a demonstration (paper: 1/256 was best, with 256 actors). With
-    1 nothing of the actors' would be sampled, and they would wait for ever."""
+    """Demo ratio: probability that a sequence of a batch is a demonstration (paper: 1/256 was best, with 256 actors).
+    It must be below 1, because the actors would otherwise wait forever."""
     algorithm: Algorithm[Sequences] = chosen(R2D2)
 
 
 def validate(cfg: Config, spaces: Spaces) -> None:
-    """Refuse what cannot be stored or imitated, before anything starts."""
+    """Refuse a replay that cannot work and missing or unreadable demonstrations."""
     validate_replay(cfg, spaces)
     if not cfg.demos:
         raise ThespisError(
@@ -79,28 +81,29 @@ def build_learner(
     prioritise_demos: Prioritise | None,
     publish: Publish,
 ) -> roles.Learner:
-    from thespis.experience.mixing import Mixed, Origin
+    """A learner that mixes sequences of the replay with demonstrations."""
+    from thespis.experience.mixing import MixedSource, Origin
 
-    network, items = learner_network(ctx, cfg), cfg.algorithm.items
-    lived = (1.0 - cfg.demo_ratio) / len(samples)
-    shards = [Origin(lived, *edges) for edges in zip_longest(samples, prioritise)]
-    shown = Origin(cfg.demo_ratio, sample_demos, prioritise_demos)
+    network, items = build_learner_network(ctx, cfg), cfg.algorithm.items
+    replay_ratio = (1.0 - cfg.demo_ratio) / len(samples)
+    shards = [Origin(replay_ratio, *edges) for edges in zip_longest(samples, prioritise)]
+    demos = Origin(cfg.demo_ratio, sample_demos, prioritise_demos)
 
     def initial_state(number: int) -> Any:
-        """The state of sequences whose actor sent none."""
+        """The initial state of demonstrations, which store no recurrent state."""
         return tuple(part.numpy() for part in network.initial_state(number))
 
-    source = Mixed(ctx, [*shards, shown], items.batch, items.batches_per_draw, initial_state)
-    return central_learner(ctx, cfg, source, network, publish, cfg.publish_every)
+    source = MixedSource(ctx, [*shards, demos], items.batch, items.batches_per_draw, initial_state)
+    return build_central_learner(ctx, cfg, source, network, publish, cfg.publish_every)
 
 
 def program(cfg: Config) -> Program:
+    """Wire the figure above."""
     p = Program("r2d3")
     replay = add_replay(p, cfg)
     storage = p.at(process="storage", colocate="learner", restarts=3)
-    weights = storage.add("weights", roles.WeightStore)
+    weights = add_weights(storage)
     demos = storage.add("demonstrations", build_demonstrations, cfg)
-    publish, pull = weights.edge(roles.WeightStore.publish), weights.edge(roles.WeightStore.pull)
     p.at(colocate="learner", restarts=3).add(
         "learner",
         build_learner,
@@ -109,10 +112,8 @@ def program(cfg: Config) -> Program:
         prioritise=replay.priorities,
         sample_demos=demos.edge(roles.Demonstrations.sample),
         prioritise_demos=demos.edge(roles.Demonstrations.prioritise) if replay.priorities else None,
-        publish=publish,
+        publish=weights.publish,
     )
-    actors = p.at(restarts=3, counts_as_actor=True)
-    for index in range(cfg.actors):
-        actors.add("actor", build_replay_actor, cfg, insert=replay.insert(index), pull=pull)
-    add_evaluator(p, cfg, pull)
+    add_replay_actors(p, cfg, replay, weights.pull)
+    add_evaluator(p, cfg, weights.pull)
     return p

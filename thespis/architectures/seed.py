@@ -1,7 +1,7 @@
-"""SEED RL (Espeholt et al., 2020, arXiv:1910.06591): actors only step environments; one process acts, keeps and learns.
+"""SEED RL (Espeholt et al., 2020, arXiv:1910.06591): actors only step environments; one process infers and learns.
 
-actor xN --what came of it--> inference --unroll--> queue or replay --batch--> learner
-actor xN <-----actions------- inference <--weights, within the process-------- learner
+actor xN --observations--> inference --unroll--> queue or replay --batch--> learner
+actor xN <----actions----- inference <--weights, within the process-------- learner
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import (
     add_evaluator,
     add_replay,
+    add_replay_learner,
+    add_weights,
     build_inference,
     build_queue_learner,
     build_remote_actor,
-    build_replay_learner,
     build_rounds_learner,
     refuse_shards,
     validate_replay,
-    validate_transport,
 )
+from thespis.architectures.inference_channels import validate_transport
 from thespis.core.bounds import Count, CountOrZero
 from thespis.core.config import Experiment, InferenceConfig, Rounds, Unrolls
 from thespis.core.errors import ThespisError
@@ -38,20 +39,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(Experiment):
-    """SEED RL: V-trace from a queue, R2D2 from a replay, PPO in rounds of one version; each has its own settings."""
+    """SEED RL with V-trace or APPO (queue), R2D2 (replay buffer), or PPO or TRPO (on-policy rounds)."""
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("publish_every",)
 
     algorithm: Algorithm[Unrolls | Rounds | Sequences] = chosen(VTrace)
     inference: InferenceConfig = inline(InferenceConfig)
     batch_unrolls: Count = 1
-    """Unrolls of a queue per update; each holds all environments of one actor."""
+    """Batch size in unrolls, for algorithms with a queue; each unroll holds all environments of one actor."""
     queue_capacity: Count = 1
-    """Unrolls that may wait in a queue for the learner; small, because waiting is lag."""
+    """Capacity of the queue in unrolls. A larger queue increases lag."""
     forced_lag: CountOrZero = 0
-    """Act on weights that are this many updates old, to study lag; for unrolls of a queue."""
+    """Delay weights by N updates, to study lag, for algorithms with a queue."""
     publish_every: Count = 1
-    """Updates between weights that are acted on; rounds of one version need every one."""
+    """Publish weights every N updates; must be 1 for PPO and TRPO."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,47 +69,47 @@ class Config(Experiment):
 
     @property
     def kind(self) -> str:
+        """The kind of item that the algorithm learns from."""
         return str(self.algorithm.items.KIND)
 
 
 def validate(cfg: Config, spaces: Spaces) -> None:
-    """Refuse what cannot be stored or served, before anything starts."""
+    """Refuse a replay or a transport that cannot work."""
     if cfg.kind == Sequences.KIND:
         validate_replay(cfg, spaces)
-        refuse_shards(cfg, "here the replay is in the process that acts and learns")
+        refuse_shards(cfg, "seed keeps the replay in the learner's process")
     validate_transport(cfg.inference)
 
 
-def add_learner(p: Program, cfg: Config, home: Placement, publish: Publish) -> dict[str, Any]:
-    """The learner and the storage it draws from; returns the edge that inserts there, as `build_inference` takes it."""
-    threaded, every = replace(home, thread=True), cfg.publish_every
+def add_learner(p: Program, cfg: Config, central: Placement, publish: Publish) -> dict[str, Any]:
+    """Add the learner and its queue or replay. Returns the insert edge as keyword arguments of `build_inference`."""
+    threaded, every = replace(central, thread=True), cfg.publish_every
     if cfg.kind == Sequences.KIND:
-        replay = add_replay(p, cfg, home)
-        draws: Any = {"samples": replay.samples, "prioritise": replay.priorities}
-        threaded.add("learner", build_replay_learner, cfg, **draws, publish=publish, publish_every=every)
+        replay = add_replay(p, cfg, central)
+        add_replay_learner(threaded, cfg, replay, publish, every)
         return {"insert_stream": replay.insert(0)}
-    groups, rounds = cfg.inference.groups, cfg.kind == Rounds.KIND  # an unroll is that of one group
+    groups, rounds = cfg.inference.groups, cfg.kind == Rounds.KIND  # an unroll holds one group of environments
     unrolls = groups * (cfg.actors if rounds else cfg.batch_unrolls)
-    queue = home.add("queue", roles.Replay.queue, capacity=unrolls if rounds else cfg.queue_capacity * groups)
-    sample = queue.edge(roles.Replay.sample, items=unrolls)
+    queue = central.add("queue", roles.Queue, capacity=unrolls if rounds else cfg.queue_capacity * groups)
+    sample = queue.edge(roles.Queue.sample, items=unrolls)
     if rounds:
         threaded.add("learner", build_rounds_learner, cfg, sample=sample, publish=publish, unrolls=unrolls)
     else:
         edges: Any = {"sample": sample, "publish": publish}
         threaded.add("learner", build_queue_learner, cfg, **edges, unrolls=unrolls, publish_every=every)
-    return {"insert": queue.edge(roles.Replay.insert), "lockstep": rounds}
+    return {"insert": queue.edge(roles.Queue.insert), "lockstep": rounds}
 
 
 def program(cfg: Config) -> Program:
+    """Wire the figure above; inference server, storage and learner share one process."""
     p = Program("seed")
     cfg = replace(cfg, inference=cfg.inference.absolute())
-    home = p.at(process="learner", colocate="learner", restarts=3)
-    weights = home.add("weights", roles.WeightStore, hold_back=cfg.forced_lag)
-    inserts = add_learner(p, cfg, home, weights.edge(roles.WeightStore.publish))
-    following = weights.edge(roles.WeightStore.next)
-    inference = home.add("inference", build_inference, cfg, cfg.inference, following=following, **inserts)
+    central = p.at(process="learner", colocate="learner", restarts=3)
+    weights = add_weights(central, hold_back=cfg.forced_lag)
+    inserts = add_learner(p, cfg, central, weights.publish)
+    inference = central.add("inference", build_inference, cfg, cfg.inference, following=weights.following, **inserts)
     actors = p.at(restarts=3, counts_as_actor=True)
     for _ in range(cfg.actors):
         actors.add("actor", build_remote_actor, cfg, cfg.inference, act=inference.edge(roles.InferenceServer.act))
-    add_evaluator(p, cfg, weights.edge(roles.WeightStore.pull))
+    add_evaluator(p, cfg, weights.pull)
     return p

@@ -1,4 +1,4 @@
-"""Builders around a sharded parameter server: servers, and the learners that push gradients to all of them."""
+"""Builders of sharded parameter servers, and of the learners that push gradients to them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from thespis import roles
 from thespis.architectures.builders import (
     ReplayShards,
     add_replay,
-    build_stepper,
-    environments,
-    evaluator,
-    exploring_actor,
+    build_environments,
+    build_evaluator_with,
+    build_exploring_actor,
+    build_policy_runner,
+    build_worker_network,
     return_discount,
-    worker_network,
 )
 from thespis.core.bounds import ShardCount
 from thespis.core.errors import ThespisError
@@ -33,25 +33,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServersConfig:
-    """How parameters are divided among servers, and how gradients travel to them."""
+    """Sharding of the parameters over servers, and the precision of gradients."""
 
     shards: ShardCount = 1
-    """Servers the parameters are divided among, each with its own optimiser state and version (Gorila's paper: 31)."""
+    """Number of parameter servers; each holds a slice of the parameters and its optimiser state (Gorila's paper:
+    31)."""
     gradient_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """How gradients travel; the halves need half the bytes."""
+    """Data type of gradients in messages; float16 and bfloat16 halve their size."""
 
 
 def refuse_statistics(cfg: Experiment) -> None:
-    """Refuse a network with running statistics: servers hold parameters alone."""
+    """Refuse a network with running statistics: servers hold only parameters."""
     if cfg.algorithm.network.normalize_observations:
         raise ThespisError(
-            "--network.normalize-observations needs one learner that sees all observations, and here each learner "
-            "sees its own; leave it off, or wrap the environment"
+            "--network.normalize-observations needs a single learner, and this architecture has several; leave it "
+            "off, or wrap the environment"
         )
 
 
 class Servers:
-    """The shards of a parameter server, each with a slice of the parameters, and the edges to all of them."""
+    """The edges to all shards of a parameter server; each shard holds a slice of the parameters."""
 
     def __init__(self, handles: Sequence[Handle[roles.ParameterServer]]) -> None:
         self.joins: tuple[Join, ...] = tuple(each.edge(roles.ParameterServer.join) for each in handles)
@@ -60,7 +61,7 @@ class Servers:
 
 
 def add_servers(p: Program, cfg: Any, **rule: Any) -> Servers:
-    """`rule`: by which gradients take effect."""
+    """Add the parameter servers. `rule`: arguments that say when gradients are applied."""
     settings = {"optimizer": cfg.algorithm.optimizer, "budget": cfg.budget, **rule}
     place = p.at(restarts=3)
     return Servers([place.add("server", roles.ParameterServer, **settings) for _ in range(cfg.servers.shards)])
@@ -82,20 +83,20 @@ def build_exchange(
     return PushPull(ctx, network, joins, pushes, clip=clip, dtype=dtype, by_steps=by_steps)
 
 
-def acting_learner(
+def build_acting_learner(
     ctx: Context, cfg: Experiment, network: PolicyNetwork, exchange: Any, cut: bool = False
 ) -> roles.Learner:
-    """A learner that steps its own environments with the network it trains, and holds no weights for others.
+    """A learner that steps its own environments with the network it trains.
 
-    With an off-policy algorithm it acts on while its gradients are under way. `cut`: unrolls end with the episode.
+    With an off-policy algorithm it acts while its gradients are under way. `cut`: unrolls end with the episode.
     """
-    from thespis.experience.windows import Windows
+    from thespis.experience.inline_collector import InlineCollector
 
     algorithm = cfg.algorithm
-    source = Windows(
+    source = InlineCollector(
         ctx,
-        environments(ctx, cfg, cfg.envs_per_actor),
-        algorithm.build_stepper(network, ctx.rng("policy")),
+        build_environments(ctx, cfg, cfg.envs_per_actor),
+        algorithm.build_policy_runner(network, ctx.rng("policy")),
         algorithm.items.unroll_length,
         lambda: exchange.version,
         cut=cut,
@@ -109,17 +110,17 @@ def acting_learner(
 def build_worker(
     ctx: Context, cfg: Experiment, joins: Sequence[Join], pushes: Sequence[Push], cut: bool = False
 ) -> roles.Learner:
-    """A worker: it acts, differentiates and pushes to all servers. `cut`: unrolls end with the episode."""
-    network = worker_network(ctx, cfg)
+    """A worker: it acts, computes gradients and pushes them to all servers. `cut`: unrolls end with the episode."""
+    network = build_worker_network(ctx, cfg)
     exchange = build_exchange(ctx, cfg, network, joins, pushes, by_steps=cfg.algorithm.averages)
-    return acting_learner(ctx, cfg, network, exchange, cut)
+    return build_acting_learner(ctx, cfg, network, exchange, cut)
 
 
 # -- learners with a replay -----------------------------------------------------------------------
 
 
 class Outliers(NamedTuple):
-    """Gradients whose loss is so many standard deviations above its mean over `memory` batches are discarded."""
+    """An outlier filter: it discards gradients if the loss is `deviations` above its mean over `memory` batches."""
 
     deviations: float
     memory: int
@@ -135,32 +136,33 @@ def build_replay_worker(
     sharers: int,
     outliers: Outliers | None,
 ) -> roles.Learner:
-    """A learner that draws from a replay and pushes to all servers. `sharers`: learners that share its replay."""
+    """A learner that samples a replay and pushes to all servers. `sharers`: number of learners on this replay."""
     from thespis.algorithms.updates.outliers import OutlierFilter
-    from thespis.experience.sources import Draws
+    from thespis.experience.sources import ReplaySource
 
-    network, items = worker_network(ctx, cfg), cfg.algorithm.items
+    network, items = build_worker_network(ctx, cfg), cfg.algorithm.items
     exchange = build_exchange(ctx, cfg, network, joins, pushes, by_steps=False)
-    # The answer to a push has the servers' parameters, so a copy made after one is a copy of these.
+    # The response to a push contains the servers' parameters, so the target network is a copy of those.
     update: Update = cfg.algorithm.build_update(
         network, ctx.rng("minibatches"), lambda: exchange.version.update // cfg.servers.shards
     )
     if outliers is not None:
         update = OutlierFilter(update, outliers.deviations, outliers.memory)
-    source = Draws(ctx, samples, items.batch, items.batches_per_draw, prioritise, sharers)
+    source = ReplaySource(ctx, samples, items.batch, items.batches_per_draw, prioritise, sharers)
     return roles.Learner(ctx, source, update, exchange, None)
 
 
 def build_sharded_actor(
     ctx: Context, cfg: Experiment, insert: InsertStream, pulls: Sequence[PullSlice], replays: int
 ) -> roles.Actor:
-    """An actor on the servers' parameters. `replays`: how many there are, all filled alike."""
-    return exploring_actor(ctx, cfg, insert, sharded_policy(ctx, cfg, pulls), replays)
+    """An actor on the servers' parameters. `replays`: number of replays, which all fill at the same rate."""
+    return build_exploring_actor(ctx, cfg, insert, build_sharded_policy(ctx, cfg, pulls), replays)
 
 
 def add_replay_worker(
     place: Placement, cfg: Any, replay: ReplayShards, servers: Servers, sharers: int, outliers: Outliers | None
 ) -> None:
+    """Add a learner that samples `replay` and pushes to `servers`."""
     place.add(
         "learner",
         build_replay_worker,
@@ -175,12 +177,13 @@ def add_replay_worker(
 
 
 def add_sharded_actor(place: Placement, cfg: Any, replay: ReplayShards, servers: Servers, replays: int) -> None:
+    """Add an actor that inserts into `replay` and pulls from `servers`."""
     place = dataclasses.replace(place, counts_as_actor=True)
     place.add("actor", build_sharded_actor, cfg, insert=replay.insert(0), pulls=servers.pulls, replays=replays)
 
 
 def add_bundle(p: Program, cfg: Any, bundle: int, servers: Servers, outliers: Outliers | None = None) -> None:
-    """An actor, a replay and a learner in one process."""
+    """Add an actor, a replay and a learner in one process."""
     place = p.at(process=f"bundle-{bundle}", colocate=f"bundle {bundle}", restarts=3)
     replay = add_replay(p, cfg, place, actors=1)
     add_replay_worker(place, cfg, replay, servers, 1, outliers)
@@ -190,19 +193,20 @@ def add_bundle(p: Program, cfg: Any, bundle: int, servers: Servers, outliers: Ou
 # -- policies on the servers' parameters ----------------------------------------------------------
 
 
-def sharded_policy(ctx: Context, cfg: Experiment, pulls: Sequence[PullSlice]) -> roles.LocalPolicy:
-    """A policy on parameters that it pulls from all shards of a parameter server."""
+def build_sharded_policy(ctx: Context, cfg: Experiment, pulls: Sequence[PullSlice]) -> roles.LocalPolicy:
+    """A policy that pulls parameters from all shards of a parameter server."""
     from thespis.exchange.push_pull import PullAll
 
-    stepper = build_stepper(ctx, cfg)
-    return roles.LocalPolicy(ctx, stepper, PullAll(ctx, stepper.network, pulls))
+    runner = build_policy_runner(ctx, cfg)
+    return roles.LocalPolicy(ctx, runner, PullAll(ctx, runner.network, pulls))
 
 
 def add_sharded_evaluator(p: Program, cfg: Experiment, pulls: Sequence[PullSlice]) -> None:
-    """An evaluator that pulls from all shards of a parameter server, unless it is switched off."""
+    """Add an evaluator that pulls from all shards of a parameter server, unless evaluation is disabled."""
     if cfg.eval_episodes:
         p.at(cpus=0, restarts=3).add("evaluator", build_sharded_evaluator, cfg, pulls=pulls)
 
 
 def build_sharded_evaluator(ctx: Context, cfg: Experiment, pulls: Sequence[PullSlice]) -> roles.Evaluator:
-    return evaluator(ctx, cfg, lambda: sharded_policy(ctx, cfg, pulls))
+    """An evaluator on the servers' parameters."""
+    return build_evaluator_with(ctx, cfg, lambda: build_sharded_policy(ctx, cfg, pulls))

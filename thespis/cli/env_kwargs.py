@@ -1,4 +1,4 @@
-"""`--env-kwargs.NAME VALUE`: flags with names that only the environment knows, taken before the others are parsed."""
+"""`--env-kwargs.NAME VALUE`: arguments of the environment. They are removed from the flags before parsing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FORM = "give --env-kwargs.NAME VALUE, e.g. --env-kwargs.map-name 8x8"
 
 
 def take_env_kwargs(flags: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """The other flags, and the arguments for the environment's constructor by name."""
+    """Return the other flags, and the arguments of the environment's constructor by name."""
     rest: list[str] = []
     found: dict[str, Any] = {}
     words = iter(flags)
@@ -34,7 +34,7 @@ def take_env_kwargs(flags: list[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def _read(flag: str, text: str) -> Any:
-    """A value as JSON, else as YAML, to which 1e-3 is a word."""
+    """Parse a value as JSON, else as YAML. JSON comes first because YAML reads 1e-3 as text."""
     import yaml
 
     try:
@@ -44,4 +44,4 @@ def _read(flag: str, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
-        raise ThespisError(f"{flag} {text}: neither JSON nor YAML; put it into quotes if it is text") from None
+        raise ThespisError(f"{flag} {text} is neither JSON nor YAML; quote it if it is text") from None

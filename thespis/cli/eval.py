@@ -1,20 +1,27 @@
-"""`thespis eval RUN`: play episodes with a trained policy."""
+"""`thespis eval RUN`: plays episodes with a trained policy."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from thespis.cli.output_checks import check_file
 from thespis.cli.parser import Parser, add_env_flags, add_max_steps, add_policy_flags, count
-from thespis.cli.trusting import add_trust, open_run
-from thespis.cli.writable import check_file
+from thespis.cli.trust_flags import add_trust, open_run
 
 
 def run(words: list[str]) -> int:
-    parser = Parser("thespis eval", description="Play episodes with the policy of a run.")
-    parser.add_argument("run", type=Path, help="the run directory")
-    parser.add_argument("--episodes", type=count, default=10, help="how many to play (default: 10)")
+    """Run the command and return its exit code."""
+    parser = Parser(
+        "thespis eval", description="Play episodes with the policy of a run, and optionally record a video."
+    )
+    parser.add_argument("run", type=Path, help="Run directory.")
+    parser.add_argument(
+        "--episodes", type=count, default=10, metavar="N", help="Number of episodes to play. (default: 10)"
+    )
     add_policy_flags(parser)
-    parser.add_argument("--video", type=Path, metavar="FILE", help="film the first episode as .gif or .mp4")
+    parser.add_argument(
+        "--video", type=Path, metavar="FILE", help="Record a video of the first episode as .gif or .mp4."
+    )
     add_trust(parser)
     add_env_flags(parser)
     add_max_steps(parser)
@@ -38,10 +45,10 @@ def run(words: list[str]) -> int:
         max_steps=args.max_steps,
     )
     for number, episode in enumerate(results.episodes, 1):
-        cut = ", cut there (--max-steps)" if number - 1 in results.cut else ""
+        cut = ", truncated by --max-steps" if number - 1 in results.cut else ""
         print(f"episode {number}: return {episode.reward:g}, length {episode.length}{cut}")
     mean = sum(episode.reward for episode in results.episodes) / len(results.episodes)
-    how = "actions drawn from the policy" if args.sample else "greedy"
+    how = "actions sampled from the policy" if args.sample else "greedy"
     print(f"mean return {mean:g} over {len(results.episodes)} episodes, {how} ({results.checkpoint})")
     for name, value in means(results.episodes).items():
         print(f"mean {name} {value:g}")

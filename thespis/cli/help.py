@@ -1,7 +1,7 @@
-"""`thespis train ARCH --help`: what matters first, then everything else in groups, with the defaults of that run.
+"""`thespis train ARCH --help`: the most used settings on one screen, then every setting in groups, with the defaults.
 
-Written here rather than by the parser: it needs neither the parser nor a terminal library, and knows what belongs
-together.
+This module writes the help instead of the parser: it imports neither the parser nor a terminal library, and it groups
+related settings.
 """
 
 from __future__ import annotations
@@ -20,96 +20,117 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union
 
 from thespis.core.config import Experiment
-from thespis.core.settings import settings
+from thespis.core.settings import walk_settings
 
-FIRST = (
-    "env", "algorithm", "member", "total_steps", "total_seconds", "stop_at_return", "seed", "on", "actors",
-    "envs_per_actor", "learners", "optimizer.learning_rate", "run_dir",
-)  # fmt: skip
-"""What a first run is likely to set, in this order."""
+FIRST = {
+    "env": "Gymnasium id, or file.py::function",
+    "algorithm": "",
+    "member": "",
+    "total_steps": "Stop at N environment steps",
+    "total_seconds": "Stop after X seconds",
+    "stop_at_return": "Stop at this mean training return",
+    "actors": "Processes that step environments",
+    "envs_per_actor": "Environments per actor",
+    "learners": "",
+    "optimizer.learning_rate": "Initial learning rate",
+    "checkpoint_every": "Save a checkpoint every X seconds",
+    "seed": "Random seed",
+    "on": "Runtime",
+    "run_dir": "Directory of the run",
+}
+"""Settings of the first screen, in this order, with a short text; without one, the first sentence of the full text."""
 GROUPS = {
     "evaluation, reports and checkpoints": (
         "eval_every",
         "eval_episodes",
         "eval_max_steps",
         "report_every",
+        "checkpoint_every",
         "track_info",
         "callback",
-        "checkpoint_every",
         "save_every",
         "keep",
     ),
     "limits": ("env_timeout", "stall_timeout", "placement_timeout"),
     "runtime": ("ray_address", "actors_per_node", "cost_model", "faults"),
 }
-"""Settings that every architecture has; what else all have is about the environment and the run."""
+"""Groups of settings that every architecture has. Their other common settings are in `_OTHERS`."""
 _ARCHITECTURE = "architecture"
 _OTHERS = "environment and run"
-_CONFIG = "--config FILE", "A config.yaml, such as that of an earlier run; flags override what is in it."
+_CONFIG = "--config FILE", "Settings from a config.yaml; flags override them"
 _COLUMN = 30
 
 
-class Setting(NamedTuple):
-    """A flag as it is shown."""
+class HelpEntry(NamedTuple):
+    """A flag, its help text, the same in short, and the title of its group."""
 
     path: str
     usage: str
     about: str
+    brief: str
     group: str
 
 
 def help_text(usage: str, default: Experiment, about: str) -> str:
-    """The help of a command that takes the settings of `default`, whose values are shown as defaults."""
+    """Return the help of a command with the settings of `default`; their values are the defaults shown."""
     described = list(_described(default))
-    first = [each for wanted in FIRST for each in described if each.path == wanted]
-    groups: dict[str, list[Setting]] = {}
+    groups: dict[str, list[HelpEntry]] = {}
     for each in described:
-        if each not in first:
-            groups.setdefault(each.group, []).append(each)
+        groups.setdefault(each.group, []).append(each)
     last = [group for group in (_OTHERS, *GROUPS) if group in groups]
     middle = sorted((group for group in groups if group not in last), key=lambda group: group != _ARCHITECTURE)
+    shown = [(each.usage, each.brief) for wanted in FIRST for each in described if each.path == wanted]
+    shown += [_CONFIG] if "--config" in usage else []
     lines = [
         f"usage: {usage} [settings]",
         "",
+        "most used (in full below):",
+        *_rows([*shown, ("-h, --help", "Show this help")]),
+        "video of a trained policy: thespis eval RUN --video FILE.gif",
+        "",
         *_wrapped(" ".join((type(default).__doc__ or "").split())),
         *_wrapped(about),
-        *_wrapped("A nested flag may be given without what is before its dot where no other flag ends in that name."),
+        *_wrapped("A flag may drop the part before its dot if no other flag ends in the same name."),
     ]
-    shown = [(each.usage, each.about) for each in first]
-    shown += [_CONFIG] if "--config" in usage else []
-    lines += ["", "most used:", *_rows([*shown, ("-h, --help", "Show this.")])]
     for group in [*middle, *last]:
         lines += ["", f"{group}:", *_rows([(each.usage, each.about) for each in groups[group]])]
     return "\n".join(lines)
 
 
 def about_defaults(default: Experiment, patterns: list[str], env: str | None) -> str:
-    """What the defaults are of. `patterns`: of environments with a preset. `env`: what was given, if anything."""
+    """Return a sentence on the origin of the defaults.
+
+    `patterns`: environments with a preset. `env`: the environment of the command line, if any.
+    """
     if env is not None or not patterns:
-        return f"Defaults are those for {default.env_name}."
+        return f"Defaults are for {default.env_name}."
     known = ", ".join(patterns)
-    return f"Presets change some defaults for {known}; add --env ID to see those of an environment."
+    return f"Presets change some defaults for {known}; add --env ID to see the defaults of an environment."
 
 
-def _described(default: Experiment) -> Iterator[Setting]:
+def _described(default: Experiment) -> Iterator[HelpEntry]:
     shared = dict.fromkeys((part.name for part in dataclasses.fields(Experiment)), _OTHERS)
     shared |= {name: group for group, names in GROUPS.items() for name in names}
     algorithm: Any = getattr(default, "algorithm", None)
-    learned = {each.path for each in settings(algorithm)} if algorithm is not None else set()
-    for path, owner, name, hint, value, chooses in settings(default):
-        about = f"{_docstrings(type(owner)).get(name, '')} {_default(value)}".strip()
-        if chooses:
-            about = f"{_choices(type(owner))} {_default(value)}"
+    learned = {each.path for each in walk_settings(algorithm)} if algorithm is not None else set()
+    for path, owner, name, hint, value, chooses in walk_settings(default):
+        about = _choices(type(owner)) if chooses else _docstrings(type(owner)).get(name, "")
+        inherited = "." in path or about == _docstrings(Experiment).get(name)
+        brief = FIRST.get(path, "") if inherited else ""
+        brief = brief or about.partition(". ")[0].partition("; ")[0].rstrip(".")
         outer = path.rpartition(".")[0].partition(".")[0]
         own = f"algorithm {algorithm.name}" if path in learned else _ARCHITECTURE
-        yield Setting(path, _usage(path, hint), about, outer or shared.get(path) or own)
+        group = outer or shared.get(path) or own
+        shown = _default(value)
+        yield HelpEntry(path, _usage(path, hint), f"{about} {shown}".strip(), f"{brief} {shown}", group)
 
 
 def _choices(config: type[Any]) -> str:
-    """What may be given for --algorithm."""
-    from thespis.algorithms.base import fitting
+    """The help text of --algorithm."""
+    from thespis.algorithms.base import fitting_algorithms
 
-    return f"What is learned and how: {', '.join(fitting(config))}, or file.py::Class. Each has its own settings."
+    names = ", ".join(fitting_algorithms(config))
+    return f"Learning algorithm: {names}, or file.py::Class. Each has its own settings."
 
 
 def _usage(path: str, hint: Any) -> str:
@@ -146,7 +167,7 @@ def _default(value: Any) -> str:
 
 
 def _docstrings(config: type[Any]) -> dict[str, str]:
-    """The text below each field of a class or of its bases; a field that is declared anew without one keeps it."""
+    """The docstring below each field of a class. A field without a docstring inherits the docstring of its base."""
     found: dict[str, str] = {}
     for base in reversed(config.__mro__):
         found |= _module_docstrings(base.__module__).get(base.__name__, {}) if dataclasses.is_dataclass(base) else {}
@@ -155,7 +176,7 @@ def _docstrings(config: type[Any]) -> dict[str, str]:
 
 @functools.cache
 def _module_docstrings(module: str) -> dict[str, dict[str, str]]:
-    """For every class of a module the text below each of its fields. No source, as in a notebook: nothing."""
+    """The field docstrings of every class in a module; empty if there is no source, as in a notebook."""
     try:
         tree = ast.parse(Path(sys.modules[module].__file__ or "").read_text())
     except (OSError, AttributeError, SyntaxError):
@@ -179,7 +200,7 @@ def _wrapped(words: str) -> list[str]:
 def _rows(rows: list[tuple[str, str]]) -> Iterator[str]:
     for usage, about in rows:
         lines = textwrap.wrap(about, _width() - _COLUMN)
-        if len(usage) + 4 > _COLUMN:
+        if len(usage) + 3 > _COLUMN:
             yield f"  {usage}"
         else:
             yield f"  {usage:{_COLUMN - 2}}{lines.pop(0) if lines else ''}".rstrip()

@@ -1,4 +1,4 @@
-"""`thespis list`: the architectures there are, with the algorithms that each takes."""
+"""`thespis list`: lists the architectures, each with its algorithms."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import sys
 from types import ModuleType
 
 from thespis.algorithms import algorithms
-from thespis.algorithms.base import fitting
+from thespis.algorithms.base import fitting_algorithms
 from thespis.core.errors import ThespisError
 from thespis.training.registry import PAIRS, architecture, architectures
 
 _HELP = """usage: thespis list
 
-The architectures there are, with the first line of each and the algorithms that it takes, the default first. Below
-them names of algorithms that stand for one of these architectures with that algorithm.
+List the architectures, each with a one-line description and its algorithms, the default algorithm first. The short
+names below them select an algorithm in the architecture it is usually trained with.
 """
 
 
 def run(words: list[str]) -> int:
+    """Run the command and return its exit code."""
     if words and words[0] not in ("-h", "--help"):
         raise ThespisError(
-            f"thespis list takes no arguments, such as {words[0]!r}; thespis show ARCH shows one of them"
+            f"thespis list takes no arguments ({words[0]!r} was given); thespis show ARCH shows one architecture"
         )
     if words:
         print(_HELP, end="")
@@ -29,12 +30,12 @@ def run(words: list[str]) -> int:
         module = architecture(name)
         print(f"{name:18} {_first_line(module)}")
         if hasattr(module.Config(), "algorithm"):
-            print(f"{'':18} --algorithm {', '.join(fitting(module.Config))}")
+            print(f"{'':18} --algorithm {', '.join(fitting_algorithms(module.Config))}")
     known = algorithms()
-    print("\nalgorithms in the architecture they are usually trained with:")
+    print("\nshort names of algorithms in their usual architecture:")
     for name, (where, learned) in PAIRS.items():
         print(f"{name:18} {_first_line(sys.modules[type(known[learned]).__module__])}")
-        print(f"{'':18} stands for {where} --algorithm {learned}")
+        print(f"{'':18} means {where} --algorithm {learned}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`thespis`: find the command, run it, turn what a user can mend into one line."""
+"""The `thespis` command: dispatches to a command's module and prints a user error as one line."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ HELP = """usage: thespis COMMAND ...
 
 Distributed reinforcement learning: classic architectures, one short file each.
 
-  train ARCH      train an agent, e.g. thespis train impala --env CartPole-v1
+  train ARCH      train a policy, e.g. thespis train impala --env CartPole-v1
   resume RUN      continue a run from its newest valid checkpoint
-  eval RUN        play episodes with a trained policy, --video FILE.gif|mp4 to watch
-  record RUN      write episodes of a trained policy as demonstrations, --out DIR
-  compare ARCH... train several on the same task and budget, and write a report
-  plot RUN...     the curves of runs in one picture
-  list            the architectures there are
-  show ARCH       an architecture's roles and edges, --format mermaid to draw it
+  eval RUN        play episodes with a trained policy; --video FILE.gif records a video
+  record RUN      save episodes of a trained policy as demonstrations; --out DIR
+  compare ARCH... train several architectures on one task and budget, and write a report
+  plot RUN...     plot the learning curves of runs
+  list            list the architectures and their algorithms
+  show ARCH       show an architecture's roles and edges; --format mermaid draws them
 
-thespis COMMAND --help says more; thespis train ARCH --help lists every setting.
+thespis COMMAND --help describes a command; thespis train ARCH --help lists every setting.
 """
 
 _OWN_CODE = ("train", "compare", "show")
-"""Commands that run code the user names. The others open runs, perhaps a stranger's, and one may stand in it."""
+"""Commands that import the user's code from the working directory.
+
+The other commands open runs. The working directory may be inside an untrusted run, so they do not import from it.
+"""
 _COMMANDS = ("train", "resume", "eval", "record", "compare", "plot", "list", "show")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 done, 1 the run failed, 2 the user can mend it, 130 interrupted."""
+    """Run a command and return its exit code: 0 success, 1 failed run, 2 user error, 130 interrupted."""
     from thespis.core.errors import ThespisError
     from thespis.core.system.threads import limit_threads
 
-    limit_threads()  # a simulated run takes place in this process
+    limit_threads()  # a simulated run trains in this process
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP, end="")
@@ -55,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader has seen enough (`thespis ... | head`); a second complaint at exit would help nobody.
+        # The reader closed the pipe (`thespis ... | head`). Without stdout, the flush at exit cannot fail again.
         sys.stdout = None
         return 0
     except OSError as error:
@@ -68,10 +71,10 @@ def _run(words: list[str]) -> int:
     from thespis.core.errors import ThespisError
 
     if words[0] not in _COMMANDS:
-        raise ThespisError(f"there is no command {words[0]!r}; there is {', '.join(_COMMANDS)}")
+        raise ThespisError(f"there is no command {words[0]!r}; the commands are {', '.join(_COMMANDS)}")
     command = importlib.import_module(f"thespis.cli.{words[0]}")
     if words[0] in _OWN_CODE:
-        # As `python script.py` would: environments and networks of one's own are found where one stands.
+        # As `python script.py` does: custom environments and networks are imported from the working directory.
         sys.path.insert(0, "")
     code: int = command.run(words[1:])
     return code
@@ -85,7 +88,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Ours as one line, like an error; those of other packages as Python shows them."""
+    """Print a warning of Thespis as one line, like an error, and any other warning as Python does."""
     from thespis.core.errors import ThespisWarning
 
     if issubclass(category, ThespisWarning):

@@ -1,28 +1,46 @@
-"""`thespis plot RUN ...`: the curves of any runs in one picture."""
+"""`thespis plot RUN ...`: plots the learning curves of runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from thespis.cli.output_checks import check_file
 from thespis.cli.parser import Parser, count
-from thespis.cli.writable import check_file
 from thespis.core.errors import ThespisError
 
 _ENDINGS = (".png", ".svg", ".pdf")
 
 
 def run(words: list[str]) -> int:
+    """Run the command and return its exit code."""
     parser = Parser(
         "thespis plot",
-        description="Draw the curves of runs. Runs that differ only in their seed become one curve with a band.",
+        description="Plot the learning curves of runs. Runs with the same settings and different seeds become one "
+        "curve with a confidence band.",
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory; it may still be running")
-    parser.add_argument("--x", choices=("steps", "seconds"), default="steps", help="(default: steps)")
-    parser.add_argument("--metric", default="rollout/ep_rew_mean", help="what to draw (default: rollout/ep_rew_mean)")
-    parser.add_argument("--smooth", type=count, nargs="?", const=10, default=1, metavar="N", help="mean of N rows (10)")
-    parser.add_argument("--apart", action="store_true", help="a curve for every run, whatever they have in common")
-    parser.add_argument("--out", type=Path, default=Path("curves.png"), help="a .png, .svg or .pdf (curves.png)")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="Run directory of a finished or active run.")
+    parser.add_argument("--x", choices=("steps", "seconds"), default="steps", help="X axis. (default: steps)")
+    parser.add_argument(
+        "--metric", metavar="NAME", default="rollout/ep_rew_mean", help="Metric to plot. (default: rollout/ep_rew_mean)"
+    )
+    parser.add_argument(
+        "--smooth",
+        type=count,
+        nargs="?",
+        const=10,
+        default=1,
+        metavar="N",
+        help="Average over N rows (10 if N is omitted).",
+    )
+    parser.add_argument("--apart", action="store_true", help="Plot one curve per run.")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("curves.png"),
+        metavar="FILE",
+        help="Output file: .png, .svg or .pdf. (default: curves.png)",
+    )
     args = parser.parse_args(words)
     if args.out.suffix not in _ENDINGS:
         raise ThespisError(f"--out is {args.out}; give a name that ends in {', '.join(_ENDINGS)}")

@@ -1,48 +1,53 @@
-"""`thespis show ARCH`: the graph of roles and edges, as text or as a mermaid drawing."""
+"""`thespis show ARCH`: prints the graph of roles and edges as text, a mermaid flowchart or an SVG drawing."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from thespis.cli.parser import Parser
-from thespis.cli.train import settings
+from thespis.cli.train import parse_settings
 from thespis.core.program import Program
 from thespis.training.registry import architecture
 
 
 def run(words: list[str]) -> int:
+    """Run the command and return its exit code."""
     parser = Parser(
         "thespis show",
-        usage="thespis show ARCH [--format text|mermaid] [settings]",
-        description="Print an architecture's roles, processes and edges. All settings of `thespis train ARCH` are "
-        "taken, e.g. --actors 8; those that decide what there is are shown.",
+        usage="thespis show ARCH [--format text|mermaid|svg] [settings]",
+        description="Print an architecture's roles, processes and edges. All settings of `thespis train ARCH` apply, "
+        "e.g. --actors 8.",
     )
-    parser.add_argument("arch", help="the architecture")
+    parser.add_argument("arch", help="Architecture, or file of a custom architecture.")
     parser.add_argument(
         "--format",
-        choices=["text", "mermaid"],
+        choices=["text", "mermaid", "svg"],
         default="text",
-        help="text, or a flowchart for a Markdown page (default: text)",
+        help="Text, mermaid (flowchart for a Markdown page) or svg. (default: text)",
     )
     args, flags = parser.parse_known_args(words)
 
     module = architecture(args.arch)
-    program = module.program(settings(args.arch, flags))
+    program = module.program(parse_settings(args.arch, flags))
     program.check()
     if args.format == "mermaid":
         print(mermaid(program))
+    elif args.format == "svg":
+        from thespis.report.topology_svg import topology_svg
+
+        print(topology_svg(program))
     else:
         print(f"{(module.__doc__ or '').strip()}\n\n{text(program)}")
     return 0
 
 
 def text(program: Program) -> str:
-    """Processes with their roles, then the arrows."""
+    """Return the processes with their roles, then the edges, as text."""
     numbers = Counter(spec.role for spec in program.roles)
     lines = ["processes"]
-    for home, count in _homes(program).items():
-        specs = program.processes[home]
-        label = specs[0].role if len(specs) == 1 else home
+    for process, count in _process_counts(program).items():
+        specs = program.processes[process]
+        label = specs[0].role if len(specs) == 1 else process
         roles = ", ".join(f"{spec.role} ({spec.kind.__name__ if spec.kind else '?'})" for spec in specs)
         restarts = min(spec.restarts for spec in specs)
         lines.append(f"  {label:12} x{count:<4} {roles}" + (f"  restarts {restarts}" if restarts else ""))
@@ -55,12 +60,12 @@ def text(program: Program) -> str:
 
 
 def mermaid(program: Program) -> str:
-    """A flowchart: a box per role, a frame per shared process, an arrow per edge as its payload travels."""
+    """Return a flowchart: a box per role, a frame per shared process, and an arrow per edge in payload direction."""
     lines = ["flowchart LR"]
-    for home, count in _homes(program).items():
-        specs = program.processes[home]
+    for process, count in _process_counts(program).items():
+        specs = program.processes[process]
         if len(specs) > 1:
-            lines.append(f"  subgraph {home}")
+            lines.append(f"  subgraph {process}")
         for spec in specs:
             times = f" ×{count}" if count > 1 else ""
             lines.append(f'  {spec.role}["{spec.role}{times}"]')
@@ -77,10 +82,10 @@ def mermaid(program: Program) -> str:
     return "\n".join(lines)
 
 
-def _homes(program: Program) -> dict[str, int]:
-    """One process of each kind, and how many there are alike."""
+def _process_counts(program: Program) -> dict[str, int]:
+    """The first process of each kind, and the number of processes of that kind."""
     kinds: dict[tuple[str, ...], str] = {}
     counts: Counter[str] = Counter()
-    for home, specs in program.processes.items():
-        counts[kinds.setdefault(tuple(spec.role for spec in specs), home)] += 1
+    for process, specs in program.processes.items():
+        counts[kinds.setdefault(tuple(spec.role for spec in specs), process)] += 1
     return dict(counts)

@@ -1,4 +1,4 @@
-"""`thespis train ARCH`: every field of the architecture's config is a flag."""
+"""`thespis train ARCH`: trains an architecture. Every field of its config is a flag."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from thespis.cli.env_kwargs import take_env_kwargs
 from thespis.cli.flags import expand
 from thespis.cli.help import about_defaults, help_text
-from thespis.core.config_io import updated
+from thespis.core.config_io import with_settings
 from thespis.core.errors import ThespisError
 from thespis.core.settings import flattened
 from thespis.training.launch import launch
@@ -24,40 +24,41 @@ from thespis.training.registry import PAIRS, architectures, defaults, load_confi
 
 if TYPE_CHECKING:
     from thespis.core.config import Experiment
-    from thespis.training.run import Trained
+    from thespis.training.trained_run import TrainedRun
 
 _SEVERAL = ("tuple[str, ...]", "tuple[Spec, ...]")
 
 
 def run(words: list[str]) -> int:
+    """Run the command and return its exit code."""
     if not words or words[0] in ("-h", "--help"):
         print(f"usage: thespis train ARCH [--env ID] [--config FILE] [settings]\n\nARCH: {', '.join(architectures())}")
-        print(f"or an algorithm in its usual architecture: {', '.join(PAIRS)}")
-        print("\nthespis train ARCH --help lists every setting of an architecture.")
+        print(f"or a short name of an algorithm in its usual architecture: {', '.join(PAIRS)}")
+        print("\nthespis train ARCH --help lists every setting of an architecture; thespis list describes them all.")
         return 0
     name, *flags = words
     if name.startswith("-"):
         raise ThespisError("name the architecture first: thespis train impala --env CartPole-v1")
-    cfg = settings(name, flags)
+    cfg = parse_settings(name, flags)
     return outcome(lambda: launch(name, cfg))
 
 
-def outcome(perform: Callable[[], Trained]) -> int:
-    """Perform a run and give its exit code, which no later signal replaces."""
+def outcome(train: Callable[[], TrainedRun]) -> int:
+    """Call `train` and return the exit code of its run. Later signals do not change the exit code."""
     from thespis.runtime.signals import ignore_ending_signals
-    from thespis.training.run import RunFailed
+    from thespis.training.trained_run import RunFailed
 
     atexit.register(ignore_ending_signals)  # registered first, called last: other hooks can still be interrupted
     try:
-        trained = perform()
+        trained = train()
     except RunFailed as failure:
         print(f"thespis: {failure}\n\nthe run is in {failure.path}", file=sys.stderr)
         return 1
     return 130 if trained.summary["exit_reason"] == "interrupted" else 0
 
 
-def settings(name: str, flags: list[str]) -> Experiment:
-    """Flags over --config FILE over the preset for the environment over the defaults."""
+def parse_settings(name: str, flags: list[str]) -> Experiment:
+    """Parse the settings of a run. Flags override --config FILE, which overrides presets, which override defaults."""
     flags, file = take(flags, "--config")
     data: dict[str, Any] = {}
     if file is not None:
@@ -69,10 +70,10 @@ def settings(name: str, flags: list[str]) -> Experiment:
             raise ThespisError(
                 f"{file} is a config of {what}, not of {name}; run `thespis train {saved} --config {file}`"
             )
-        # Where that run wrote is not a setting of this one.
+        # The new run writes to its own directory.
         data.pop("run_dir", None)
     _, env = take(flags, "--env")
-    # Both change what the other defaults are.
+    # The algorithm and the time budget change other defaults.
     _, algorithm = take(flags, "--algorithm")
     _, seconds = take(flags, "--total-seconds")
     if algorithm is not None:
@@ -87,7 +88,7 @@ def settings(name: str, flags: list[str]) -> Experiment:
 
 
 def parse(command: str, default: Experiment, flags: list[str], usage: str, about: str) -> Experiment:
-    """The settings `default` with the flags of a command over them. `usage` and `about` are for its help."""
+    """Override the settings `default` by the flags of a command. `usage` and `about` appear in its help."""
     if {"-h", "--help"}.intersection(flags):
         print(help_text(f"{command} {usage}".rstrip(), default, about))
         raise SystemExit(0)
@@ -108,29 +109,29 @@ def parse(command: str, default: Experiment, flags: list[str], usage: str, about
             raise
         raise ThespisError(f"{_unboxed(complaint.getvalue())}; see {command} --help") from None
     changed = {part.name: getattr(given, part.name) for part in dataclasses.fields(given)}
-    return updated(default, {**changed, "env_kwargs": env_kwargs})
+    return with_settings(default, {**changed, "env_kwargs": env_kwargs})
 
 
 def _gathered(flags: list[str], cfg: Experiment) -> list[str]:
-    """Flags that take several words may be given several times; tyro would keep the last and say nothing."""
+    """Merge repeated flags that take several values; tyro would silently keep only the last one."""
     several = {f"--{part.name.replace('_', '-')}" for part in dataclasses.fields(cfg) if part.type in _SEVERAL}
     words: dict[str, list[str]] = {}
     rest: list[str] = []
-    place: list[str] | None = None
+    values: list[str] | None = None
     for word in flags:
         if word.startswith("--"):
             flag, joined, value = word.partition("=")
             flag = flag.replace("_", "-")
-            place = words.setdefault(flag, []) if flag in several else None
-            if place is not None:
-                place += [value] if joined else []
+            values = words.setdefault(flag, []) if flag in several else None
+            if values is not None:
+                values += [value] if joined else []
                 continue
-        (rest if place is None else place).append(word)
+        (rest if values is None else values).append(word)
     return rest + [word for flag, given in words.items() for word in (flag, *given)]
 
 
 def _unboxed(complaint: str) -> str:
-    """What stands in the first part of the box that tyro draws around an error, with or without Unicode."""
+    """Extract the error message from the box that tyro draws around it, with or without Unicode."""
 
     def inside(line: str) -> bool:
         return not line.startswith(("╭", "─", "╰", "--"))
@@ -141,7 +142,7 @@ def _unboxed(complaint: str) -> str:
 
 
 def take(flags: list[str], flag: str) -> tuple[list[str], str | None]:
-    """The flags without `flag VALUE` (or `flag=VALUE`), and the value if it was there."""
+    """Remove `flag VALUE` or `flag=VALUE` from the flags; return the other flags, and the value or None."""
     for i, word in enumerate(flags):
         name, joined, value = word.partition("=")
         if name.replace("_", "-") != flag:

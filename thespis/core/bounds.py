@@ -1,8 +1,8 @@
-"""The numbers a config may hold: declared in the type of each field, checked for a whole config at once.
+"""Ranges of numeric settings. Each field's type declares its range; `check_numbers` checks a whole config.
 
-A field's type says its range: `discount: Fraction = 0.99`, `hidden: tuple[LayerSize, ...]`, `learners: Count | None`.
-A float without a declared range must be finite as a float32, a whole number must fit 64 bits. A class that redeclares
-an inherited field to change its default inherits the range, too.
+Examples: `discount: Fraction = 0.99`, `hidden: tuple[LayerSize, ...]`, `learners: Count | None`. Without a declared
+range, a float must be a finite float32 and an integer must fit 64 bits. A subclass that redeclares a field to change
+its default inherits the range.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Union
 
 from thespis.core.errors import ThespisError
-from thespis.core.settings import settings
+from thespis.core.settings import walk_settings
 
 _MOST = 2**63 - 1
 _MOST_FLOAT = 3.4e38
-"""What float32 holds: settings meet weights and rewards of that type."""
+"""About the largest float32: weights and rewards are float32, and settings are combined with them."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """From `least` (or above `above`) to `most` (or below `below`). `infinite`: inf is a value like any other."""
+    """A range: inclusive limits `least` and `most`, exclusive limits `above` and `below`. `infinite` admits inf."""
 
     least: float | None = None
     most: float | None = None
@@ -35,6 +35,7 @@ class Bounds:
     infinite: bool = False
 
     def admit(self, value: float) -> bool:
+        """Whether the range contains `value`."""
         return (
             (math.isfinite(value) or (self.infinite and not math.isnan(value)))
             and (self.least is None or value >= self.least)
@@ -44,38 +45,38 @@ class Bounds:
         )
 
     def __str__(self) -> str:
-        """What to give, as it stands after the word `give`."""
+        """The range as words that follow `give` in an error message."""
         words = (("at least", self.least), ("more than", self.above), ("at most", self.most), ("less than", self.below))
         return " and ".join(f"{word} {limit}" for word, limit in words if limit is not None)
 
 
 Count = Annotated[int, Bounds(least=1)]
-"""How many, of which there is at least one."""
+"""A number of things, at least one."""
 CountOrZero = Annotated[int, Bounds(least=0)]
 RoleCount = Annotated[int, Bounds(least=1, most=100_000)]
-"""How many roles of a kind; a program of more could not even be drawn up."""
+"""A number of roles of one kind. The limit keeps the program small enough to build."""
 ShardCount = Annotated[int, Bounds(least=1, most=1_000)]
-"""How many servers share what one would hold; everybody who calls one calls all."""
+"""A number of shards. The limit is low because every caller calls every shard."""
 LayerSize = Annotated[int, Bounds(least=1, most=65_536)]
 Positive = Annotated[float, Bounds(above=0)]
 NonNegative = Annotated[float, Bounds(least=0)]
 Fraction = Annotated[float, Bounds(least=0, most=1)]
 Decay = Annotated[float, Bounds(least=0, below=1)]
-"""What a running average keeps of itself at each step; with 1 it would keep all, for ever."""
+"""The decay rate of a running average. It excludes 1, because such an average never changes."""
 Threshold = Annotated[float, Bounds(above=0, infinite=True)]
-"""A limit that may be infinite, which is none."""
+"""A threshold; infinity disables it."""
 
 
 @dataclass(frozen=True)
-class Number:
-    """A field that holds numbers: `kind` is int or float; None may stand for it if it is `optional`."""
+class BoundedNumber:
+    """The type and range of a numeric field. `kind` is int or float; `optional` admits None."""
 
     kind: type[int] | type[float]
     bounds: Bounds
     optional: bool = False
 
     def refusal(self, value: Any) -> str | None:
-        """What to give instead of a value, or None if it will do."""
+        """Describe the valid values if `value` is invalid; None if it is valid."""
         wanted = str(self.bounds)
         if isinstance(value, bool) or not isinstance(value, numbers.Integral if self.kind is int else numbers.Real):
             return " of ".join(filter(None, ("a whole number" if self.kind is int else "a number", wanted)))
@@ -93,17 +94,17 @@ class Number:
         return wanted if countable else " of ".join(filter(None, ("a finite number", wanted)))
 
 
-def numbers_of(cfg: Any) -> Iterator[tuple[str, Number]]:
-    """Every number of a config and of the configs nested in it, by its path (`optimizer.learning_rate`)."""
-    for setting in settings(cfg):
+def numbers_of(cfg: Any) -> Iterator[tuple[str, BoundedNumber]]:
+    """Yield every numeric field of a config and its nested configs, with its path (`optimizer.learning_rate`)."""
+    for setting in walk_settings(cfg):
         number = _hints(type(setting.owner)).get(setting.name)
         if number is not None:
             yield setting.path, number
 
 
 def check_numbers(cfg: Any) -> None:
-    """Refuse the first number of a config, or of a config nested in it, that is out of its range."""
-    for setting in settings(cfg):
+    """Refuse a config if a number in it, or in a nested config, is out of range."""
+    for setting in walk_settings(cfg):
         number, value = _hints(type(setting.owner)).get(setting.name), setting.value
         if number is None or (value is None and number.optional):
             continue
@@ -113,15 +114,15 @@ def check_numbers(cfg: Any) -> None:
                 raise ThespisError(f"--{setting.path.replace('_', '-')} is {_short(each)}; give {wanted}")
 
 
-_KNOWN: dict[type[Any], dict[str, Number]] = {}
-"""The answers of `_hints`, since evaluating the annotations of a class takes milliseconds."""
+_KNOWN: dict[type[Any], dict[str, BoundedNumber]] = {}
+"""Cache of `_hints`: evaluating the annotations of a class takes milliseconds."""
 
 
-def _hints(config: type[Any]) -> dict[str, Number]:
-    """The fields of a class that hold numbers."""
+def _hints(config: type[Any]) -> dict[str, BoundedNumber]:
+    """The numeric fields of a config class, by name."""
     if config in _KNOWN:
         return _KNOWN[config]
-    own: dict[str, Number] = {}
+    own: dict[str, BoundedNumber] = {}
     for base in reversed(config.__mro__):
         for name, hint in typing.get_type_hints(base, include_extras=True).items() if base is not object else ():
             known, found = own.get(name), _number(hint)
@@ -133,12 +134,12 @@ def _hints(config: type[Any]) -> dict[str, Number]:
     return own
 
 
-def _number(hint: Any, bounds: Bounds | None = None, optional: bool = False) -> Number | None:
+def _number(hint: Any, bounds: Bounds | None = None, optional: bool = False) -> BoundedNumber | None:
     if typing.get_origin(hint) is Annotated:
         plain, *extras = typing.get_args(hint)
         return _number(plain, next((extra for extra in extras if isinstance(extra, Bounds)), bounds), optional)
     if hint in (int, float):
-        return Number(hint, bounds or Bounds(), optional)
+        return BoundedNumber(hint, bounds or Bounds(), optional)
     if typing.get_origin(hint) not in (Union, types.UnionType, tuple, list):
         return None
     options = typing.get_args(hint)
@@ -147,7 +148,7 @@ def _number(hint: Any, bounds: Bounds | None = None, optional: bool = False) -> 
 
 
 def _short(value: Any) -> str:
-    """A value as it stands in an error; a number of very many digits is cut."""
+    """A value for an error message, cut if it is long."""
     if isinstance(value, int) and abs(value) > 10**40:
         return f"a number beyond {'-' if value < 0 else ''}10^40"
     text = repr(value)

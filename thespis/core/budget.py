@@ -1,4 +1,4 @@
-"""What a run may take, and how much of it is spent: whatever changes in the course of a run follows that share."""
+"""Step and time budget of a run, and the fraction used; schedules follow that fraction."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Budget:
-    """Environment steps, seconds from the first of them, or both: then it is spent with what is spent first."""
+    """Limits of a run: environment steps, seconds since the first step, or both; the first one reached ends the run."""
 
     steps: int | None
     seconds: float | None = None
 
 
-class Spending:
-    """How much of a budget is spent, as one role sees it: its seconds begin when it first asks.
-
-    `seconds`: those spent until now. Whoever is restored sets it; its clock then goes on at the next question.
-    """
+class Progress:
+    """The used fraction of a budget, as one role sees it. The role's clock starts at its first call of `fraction`."""
 
     def __init__(self, budget: Budget, now: Callable[[], float]) -> None:
         self._budget, self._now = budget, now
@@ -27,14 +24,16 @@ class Spending:
 
     @property
     def seconds(self) -> float:
+        """Seconds used so far. A restored role sets them; the clock then continues at the next call of `fraction`."""
         return self._before + (0.0 if self._since is None else self._now() - self._since)
 
     @seconds.setter
     def seconds(self, spent: float) -> None:
+        """Set the seconds used before a restore, and stop the clock."""
         self._before, self._since = spent, None
 
-    def share(self, steps: int) -> float:
-        """What is spent with `steps` taken until now, of 1."""
+    def fraction(self, steps: int) -> float:
+        """Return the used fraction of the budget after `steps` environment steps; at least 1 when it is used up."""
         budget, spent = self._budget, 0.0
         if budget.steps is not None:
             spent = steps / budget.steps
@@ -44,6 +43,6 @@ class Spending:
             spent = max(spent, self.seconds / budget.seconds)
         return spent
 
-    def last(self, steps: int) -> bool:
-        """Whether no more steps may be taken than these."""
+    def exhausted(self, steps: int) -> bool:
+        """Whether `steps` has reached the step limit."""
         return self._budget.steps is not None and steps >= self._budget.steps

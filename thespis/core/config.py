@@ -1,6 +1,6 @@
-"""Settings: frozen dataclasses, the same as command-line flags, as YAML, and as Python arguments.
+"""Settings as frozen dataclasses. One definition serves command-line flags, YAML files and Python arguments.
 
-Nothing here imports torch or an environment, so that `--help` answers at once.
+This module imports neither torch nor an environment, so `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -32,90 +32,90 @@ from thespis.core.user_code import Spec
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """What the learner makes of rewards. Reported returns are never touched."""
+    """Reward shaping in the learner. Reported returns stay unshaped."""
 
     kind: Literal["none", "sign", "abs_one", "scale"] = "none"
-    """none, sign (-1, 0, 1), abs_one (clip to [-1, 1]), or scale (multiply by `scale`)."""
+    """Reward shaping: none, sign (-1, 0 or 1), abs_one (clip to [-1, 1]), or scale (multiply by --reward.scale)."""
     scale: Positive = 1.0
-    """Factor for kind `scale`."""
+    """Reward factor for --reward.kind scale."""
     normalize: bool = False
-    """Divide by the running standard deviation of discounted returns (applied before kind)."""
+    """Divide rewards by the running standard deviation of discounted returns, before --reward.kind applies."""
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
     """The policy-and-value network."""
 
-    FIXED: ClassVar[tuple[str, ...]] = ("*",)  # the weights that a run has saved are of this network
+    FIXED: ClassVar[tuple[str, ...]] = ("*",)  # saved weights fit this network only
     torso: Literal["auto", "mlp", "nature", "resnet"] = "auto"
-    """mlp, nature (the CNN of DQN), resnet (IMPALA's deep residual net); auto: nature for images, mlp otherwise."""
+    """Torso: mlp, nature (DQN's CNN), resnet (IMPALA's deep residual net), or auto (nature for images, else mlp)."""
     hidden: tuple[LayerSize, ...] = (64, 64)
-    """Layer sizes of the mlp."""
+    """Hidden layer sizes of the MLP."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """Activation of the mlp."""
+    """Activation function of the MLP."""
     lstm: Annotated[int, Bounds(least=0, most=65_536)] = 0
-    """Size of the LSTM after the torso; 0 for a feed-forward network."""
+    """Size of the LSTM after the torso; 0 builds a feed-forward network."""
     factory: Spec = ""
-    """A network of your own: file.py::function or module::function, called with the two spaces."""
+    """Custom network: file.py::function or module::function; called with observation space and action space."""
     normalize_observations: bool = False
-    """Normalise vector observations by running statistics, kept by the learner and published with the weights."""
+    """Normalise vector observations by running statistics. The learner keeps them and publishes them with weights."""
 
 
 @dataclass(frozen=True)
 class QNetworkConfig(NetworkConfig):
-    """The network of action values."""
+    """The Q-network: one value per discrete action."""
 
     activation: Literal["tanh", "relu"] = "relu"
-    """Activation of the mlp."""
+    """Activation function of the MLP."""
     dueling: bool = False
-    """Separate heads for the value of an observation and the advantages of actions."""
+    """Use dueling heads: one for the state value, one for the advantages."""
     feedback: bool = True
-    """The LSTM also reads the last action and reward."""
+    """Feed the last action and reward to the LSTM."""
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """How steps are kept and how often each is learned from."""
+    """The replay buffer: its size, its sampler, and the samples per insert."""
 
-    FIXED: ClassVar[tuple[str, ...]] = ("*",)  # a saved replay has these sizes, and counts its samples from the start
+    FIXED: ClassVar[tuple[str, ...]] = ("*",)  # a saved replay has these sizes and counts samples from its first insert
     capacity: Count = 100_000
-    """Steps to keep; the oldest are overwritten."""
+    """Replay buffer size in steps; new steps overwrite the oldest."""
     bytes: CountOrZero = 0
-    """Most memory for them, in bytes: fewer steps are kept if need be; 0 for as much as the capacity takes."""
+    """Memory limit of the replay buffer in bytes; it holds fewer steps if needed. 0 sets no limit."""
     warm_up: Count = 1_000
-    """Transitions to collect before the first is sampled."""
+    """Items to insert before the learner samples the first."""
     samples_per_insert: Positive = 8.0
-    """How often each transition is sampled, on average; actors and learner wait for each other to keep to it."""
+    """Mean number of times that each item is sampled. Actors and learner wait for each other to keep this ratio."""
     error: NonNegative = 0.0
-    """Samples by which that may be off at any time; 0 for the least that lets everybody go on, twice over."""
+    """Tolerance of --replay.samples-per-insert, in samples; 0 allows twice the least that avoids a deadlock."""
     priority_exponent: NonNegative = 0.0
-    """How much the last TD error decides what is sampled; 0 samples evenly."""
+    """Priority exponent (alpha) of prioritised replay; 0 samples uniformly."""
     actor_priorities: bool = False
-    """A new transition's priority is the TD error its actor saw; else it is the highest so far."""
+    """Start new items with the TD error that their actor computed; otherwise with the highest priority so far."""
     importance_exponent: NonNegative = 0.4
-    """How much of the bias of uneven sampling is undone by importance weights."""
+    """Importance-sampling exponent (beta); 1 corrects the bias of prioritised sampling fully, 0 not at all."""
     sampler: Literal["random", "fifo"] = "random"
-    """random (evenly, or by priority if there is an exponent), or fifo (the oldest first)."""
+    """Sampler: random (uniform, or by priority with --replay.priority-exponent), or fifo (oldest first)."""
     max_times_sampled: Annotated[int, Bounds(least=0, most=65_535)] = 0
-    """Draws after which a transition is removed; 0 keeps it until it is overwritten."""
+    """Remove an item after this many samples; 0 keeps it until it is overwritten."""
     shards: ShardCount = 1
-    """Replays that share all this, each in its own process: an actor inserts into one, batches come from all."""
+    """Split the replay buffer over this many processes. An actor inserts into one; every batch samples all."""
 
     def __post_init__(self) -> None:
         if self.sampler == "fifo" and (not self.max_times_sampled or self.priority_exponent):
             raise ThespisError(
-                "fifo would draw the oldest for ever and knows no priorities; give --replay.max-times-sampled, and "
-                "leave --replay.priority-exponent 0"
+                "--replay.sampler fifo would sample the oldest item forever and ignores priorities; give "
+                "--replay.max-times-sampled and leave --replay.priority-exponent 0"
             )
         if 0 < self.max_times_sampled < self.samples_per_insert:
             raise ThespisError(
-                f"{self.samples_per_insert:g} samples per insert cannot be had of transitions that are removed after "
+                f"{self.samples_per_insert:g} samples per insert are impossible if items are removed after "
                 f"{self.max_times_sampled}; lower --replay.samples-per-insert or raise --replay.max-times-sampled"
             )
 
     @property
     def shard(self) -> ReplayConfig:
-        """What one of the shards is told."""
+        """The settings of one shard: an equal part of the sizes."""
         number = self.shards
         return dataclasses.replace(
             self,
@@ -129,150 +129,151 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How gradients are applied."""
+    """The optimiser."""
 
-    FIXED: ClassVar[tuple[str, ...]] = ("momentum",)  # without one there is no velocity among what is saved
+    FIXED: ClassVar[tuple[str, ...]] = ("momentum",)  # a checkpoint without momentum holds no velocity
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("anneal",)
     kind: Literal["adam", "rmsprop", "adagrad", "sgd"] = "adam"
-    """adam, rmsprop (epsilon inside the root, as in the papers), adagrad or sgd."""
+    """Optimiser: adam, rmsprop (epsilon inside the root, as in the papers), adagrad or sgd."""
     learning_rate: NonNegative = 1e-3
-    """Step size at the start."""
+    """Learning rate at the start of the run."""
     anneal: bool = False
-    """Let the learning rate fall linearly to 0 at the end of the run."""
+    """Anneal the learning rate linearly to 0 over the run."""
     epsilon: Positive = 1e-8
-    """The optimiser's epsilon; sgd has none."""
+    """Epsilon of adam, rmsprop and adagrad."""
     decay: Decay = 0.99
-    """rmsprop: decay of the mean square."""
+    """Decay rate of the mean square, for rmsprop."""
     momentum: Decay = 0.0
-    """rmsprop: momentum."""
+    """Momentum, for rmsprop."""
     beta2: Decay = 0.999
-    """adam: decay of the mean square. A lower one keeps a surprise after a quiet time from becoming a leap."""
+    """Decay rate of the mean square, for adam. A lower value limits the step after a period of small gradients."""
     clip: NonNegative = 40.0
-    """Largest global norm of the gradients; 0 does not clip."""
+    """Clip gradients to this global norm; 0 does not clip."""
 
 
 @dataclass(frozen=True)
 class Unrolls:
-    """Consecutive steps of all environments of an actor, each learned from once, perhaps a few versions late."""
+    """Unrolls: consecutive steps of all environments of an actor. The learner uses each once and tolerates some lag."""
 
     KIND: ClassVar = "unrolls"
 
     unroll_length: Count = 16
-    """Steps per unroll: an actor sends them, and takes newer weights, this often."""
+    """Steps per unroll. An actor sends an unroll, then pulls newer weights."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Unrolls that one version of the weights made, one of each actor; the next round waits for the next version."""
+    """On-policy rounds: one unroll per actor, all of one weight version. The next round waits for the next version."""
 
     KIND: ClassVar = "rounds of one version"
 
     unroll_length: Count = 32
-    """Steps of each environment per update."""
+    """Steps of each environment per round."""
 
 
 @dataclass(frozen=True)
 class Transitions:
-    """n-step transitions in a replay."""
+    """n-step transitions, sampled from a replay buffer."""
 
     KIND: ClassVar = "transitions"
 
     unroll_length: Count = 4
-    """Steps per unroll: an actor sends them, and takes newer weights, this often."""
+    """Steps per unroll. An actor sends an unroll, then pulls newer weights."""
     n_step: Count = 3
-    """Rewards summed before bootstrapping."""
+    """Length of n-step returns."""
     batch: Count = 128
-    """Transitions per gradient."""
+    """Batch size in transitions."""
     batches_per_draw: Count = 4
-    """Batches that one call to the replay brings."""
+    """Batches per request to the replay buffer."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
 
     @property
     def per_sample(self) -> int:
-        """Transitions that one call to the replay brings."""
+        """Transitions per request to the replay."""
         return self.batch * self.batches_per_draw
 
     def per_insert(self, environments: int) -> int:
-        """The most transitions that one unroll completes: its own, and those that were waiting for it."""
+        """Upper bound of the transitions that one unroll completes: its own, and the pending ones before it."""
         waiting = self.n_step + (1 if self.replay.actor_priorities else 0)
         return environments * (self.unroll_length + waiting)
 
     def check_rows(self, rows: int, environments: int) -> None:
-        """A replay refuses by itself what two unrolls of every actor would overflow."""
+        """Accept any size: the replay itself refuses one that two unrolls of every actor would overflow."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What every architecture can be told."""
+    """The settings that every architecture has."""
 
     env: Spec = "CartPole-v1"
-    """Gymnasium id, verbatim (CartPole-v1, ALE/Pong-v5, module:EnvId-v0), or file.py::function that makes one.
-    --env-kwargs.NAME VALUE goes to its constructor, and may be given for several names."""
+    """Gymnasium id, verbatim (CartPole-v1, ALE/Pong-v5, module:EnvId-v0), or file.py::function that builds one.
+    --env-kwargs.NAME VALUE passes an argument to its constructor; repeat it for more."""
     on: Literal["local", "simulation", "ray"] = "local"
     """Runtime: local (one process per role), simulation (one process, virtual time, deterministic), or ray."""
     seed: CountOrZero = 0
-    """Everything random in the run follows from it."""
+    """Random seed of the whole run: environments, networks and exploration."""
     total_steps: Count | None = 1_000_000
-    """Stop after this many environment steps of all actors together (frame-skip not multiplied), and at most an unroll
-    of each actor; None sets no limit."""
+    """Stop after this many environment steps of all actors together (frame skip not multiplied). The run may exceed it
+    by one unroll per actor. None sets no limit."""
     total_seconds: Positive | None = None
-    """Stop this many seconds after the first environment step; in the simulation they are virtual. Without
-    --total-steps beside it there is no limit of steps, and learning rates anneal over these seconds."""
+    """Stop this many seconds after the first environment step (virtual seconds in the simulation). Given without
+    --total-steps, the run has no step limit and learning rates anneal over these seconds."""
     stop_at_return: float | None = None
-    """Stop when the mean of the last 100 training episodes reaches this."""
+    """Stop when the mean return of the last 100 training episodes reaches this value."""
     actors: RoleCount = field(default_factory=lambda: min(max(1, available_cores() - 1), 8))
-    """How many actors step environments; by default one per core that the run may use and the learner leaves, 8 at
-    most."""
+    """Number of actor processes that step environments. The default leaves one core to the learner and is at most 8."""
     envs_per_actor: Count = 32
-    """Environments each actor steps side by side."""
+    """Environments per actor; the actor steps them as one batch."""
     run_dir: Path | None = None
-    """Where to write; runs/<architecture>-<env>-s<seed>-<n> if not given."""
+    """Directory for metrics, checkpoints and logs; by default runs/<architecture>-<env>-s<seed>-<n>."""
     report_every: Positive = 1.0
-    """Seconds between rows of metrics."""
+    """Write metrics every N seconds."""
     track_info: tuple[str, ...] = ()
-    """Numbers to report of the `info` that ends an episode, beside `is_success`, as rollout/info/NAME: their means."""
+    """Names of numbers in an episode's last `info` to report as rollout/info/NAME, besides `is_success`."""
     eval_every: NonNegative = 30.0
-    """Seconds between evaluations; 0 evaluates only at the end."""
+    """Evaluate every N seconds; 0 evaluates only at the end."""
     eval_episodes: CountOrZero = 10
-    """Greedy episodes per evaluation; 0 switches the evaluator off."""
+    """Greedy episodes per evaluation; 0 disables evaluation."""
     eval_max_steps: Count = 30_000
-    """Steps after which an episode of an evaluation is cut; its return so far counts (Atari's longest: 27,000)."""
+    """Cut an evaluation episode after this many steps and count its return so far (longest Atari episode: 27,000)."""
     checkpoint_every: Positive = 30.0
-    """Seconds between checkpoints; there is always one at the end."""
+    """Save a checkpoint every N seconds. The run always saves one at its end."""
     save_every: Count | None = None
-    """Environment steps between checkpoints, beside --checkpoint-every: whichever is due first."""
+    """Also save a checkpoint every N environment steps."""
     keep: Count = 2
-    """Checkpoints to keep beside the best one."""
+    """Number of recent checkpoints to keep, besides the best one."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment's constructor, by name."""
     wrapper: tuple[Spec, ...] = ()
-    """file.py::name or module::name that wraps the environment; may be given several times, the innermost first."""
+    """Environment wrapper: file.py::name or module::name. Repeat it for several, the innermost first."""
     frame_stack: Count | None = None
-    """Observations that the agent sees at once, the last this many; by default 1, and 4 for Atari."""
+    """Number of recent observations to stack; by default 1, and 4 for Atari."""
     time_limit: Count | None = None
-    """Steps after which an episode is truncated, instead of those that the environment's id says."""
+    """Truncate episodes after this many steps, instead of the environment's own limit."""
     env_timeout: Positive = 60.0
-    """Seconds an environment may take to be made, for one step, or to close, before its process is killed."""
+    """Kill a process if its environment takes longer than N seconds to construct, step or close."""
     stall_timeout: Positive = 60.0
-    """Seconds without an update after which the run says who waits for whom, and ends."""
+    """End the run after N seconds without an update, and report which role waits for which."""
     callback: tuple[str, ...] = ()
-    """Told of rows, checkpoints and the end: file.py::name, module::name, wandb or mlflow (docs/callbacks.md)."""
+    """Callback for metrics, checkpoints and the end of the run: file.py::name, module::name, wandb or mlflow
+    (docs/callbacks.md)."""
     ray_address: str | None = None
-    """ray: the cluster to join, `auto` or HOST:PORT; without it a Ray of this machine alone is started for the run."""
+    """Ray cluster to join: `auto` or HOST:PORT. By default the run starts Ray on this machine alone."""
     actors_per_node: Count | None = None
-    """ray: exactly this many actors on each node; by default they are spread as the cluster has room."""
+    """On Ray: place exactly N actors on each node; by default Ray places them where CPUs are free."""
     placement_timeout: Positive = 60.0
-    """ray: seconds a role may wait for a place in the cluster before the run says what is missing."""
+    """On Ray: end the run after a role has waited N seconds for resources, and report the missing resources."""
     cost_model: Path | None = None
-    """simulation: YAML file with the cost of work and edges (docs/simulation.md)."""
+    """In simulation: YAML file with the cost of work and edges (docs/simulation.md)."""
     faults: tuple[str, ...] = ()
-    """simulation: e.g. "kill actor 0 at 2.5", "slow actor 1 by 10", "lose actor.queue.insert at 2"."""
+    """In simulation: faults to inject, e.g. "kill actor 0 at 2.5", "slow actor 1 by 10", "lose actor.queue.insert at
+    2"."""
     init_from: Path | None = None
-    """Start from the weights of another run: its directory, or one of its checkpoints (docs/transfer.md)."""
+    """Start from the weights of another run, given as a run directory or a checkpoint (docs/transfer.md)."""
     init_checkpoint: Literal["newest", "best"] = "newest"
-    """Which checkpoint of the run that --init-from names."""
+    """Checkpoint of the --init-from run to load."""
     init_only: tuple[str, ...] = ()
-    """Parts of the network to take from --init-from, by name, e.g. torso core; by default all of it."""
+    """Parts of the network to load from --init-from, by name, e.g. torso core; by default all."""
 
     FIXED: ClassVar[tuple[str, ...]] = (
         "seed",
@@ -282,51 +283,54 @@ class Experiment:
         "init_checkpoint",
         "init_only",
     )
-    """Of these settings, those that `thespis resume` cannot change."""
+    """Names of the settings that `thespis resume` cannot change."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
         if self.total_steps is None and self.total_seconds is None:
-            raise ThespisError("nothing says when the run is over: give --total-steps, --total-seconds, or both")
+            raise ThespisError("the run has no end: give --total-steps, --total-seconds, or both")
         if self.on != "simulation" and (self.faults or self.cost_model):
-            raise ThespisError("--faults and --cost-model belong to the simulation; add --on simulation")
+            raise ThespisError("--faults and --cost-model need the simulation; add --on simulation")
         if self.on != "ray" and (self.ray_address or self.actors_per_node):
-            raise ThespisError("--ray-address and --actors-per-node belong to Ray; add --on ray")
+            raise ThespisError("--ray-address and --actors-per-node need Ray; add --on ray")
         if self.init_from is None and (self.init_only or self.init_checkpoint != "newest"):
-            raise ThespisError("--init-only and --init-checkpoint belong to --init-from; name a run with it")
+            raise ThespisError("--init-only and --init-checkpoint need --init-from; give it a run directory")
 
     @property
     def budget(self) -> Budget:
+        """The step and time limits of the run."""
         return Budget(self.total_steps, self.total_seconds)
 
     if TYPE_CHECKING:
 
         @property
         def algorithm(self) -> Any:
-            """What is learned and how. An architecture declares the field, with the items that it carries."""
+            """The algorithm. An architecture declares this field with the kinds of item that it carries."""
 
     @property
     def learned(self) -> Any:
-        """The algorithm whose policy the run trains; None for an architecture of one's own that has no such field."""
+        """The algorithm whose policy the run trains; None if a custom architecture has no `algorithm` field."""
         return getattr(self, "algorithm", None)
 
     @property
     def exploration(self) -> str:
-        """How training episodes explore, in words: why their return may differ from that of an evaluation."""
+        """One phrase that says how training episodes explore, hence why their returns may differ from evaluations."""
         return "" if self.learned is None else str(self.learned.exploration.describe())
 
     @property
     def env_config(self) -> EnvConfig:
+        """The settings that build one environment."""
         return EnvConfig(self.env, self.env_kwargs, self.wrapper, self.frame_stack, self.time_limit)
 
     @property
     def env_name(self) -> str:
+        """Name of the environment, for display and file names."""
         return self.env_config.name
 
 
 @dataclass(frozen=True)
 class InferenceConfig:
-    """How actors are given actions."""
+    """The inference server and its clients."""
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = (
         "inference_batch",
@@ -337,59 +341,60 @@ class InferenceConfig:
         "tls_name",
     )
     inference_batch: CountOrZero = 0
-    """Environments that are answered at once; 0 for half of all, so that one half steps while the other is answered."""
+    """Inference batch size in environments; 0 uses half of all, so that one half steps while the other waits."""
     inference_wait: NonNegative = 0.002
-    """Seconds after which those that wait are answered, however few they are."""
+    """Run a partial inference batch after this many seconds."""
     double_buffer: bool = False
-    """Actors step one half of their environments while the other half waits for actions."""
+    """Split each actor's environments in two: one half steps while the other half waits for actions."""
     transport: Literal["runtime", "grpc"] = "runtime"
-    """runtime: what it has, on local a stream per actor through shared memory; grpc: one directly between machines."""
+    """Transport of inference requests: runtime (shared memory with --on local, Ray with --on ray), or grpc (direct
+    connections between machines)."""
     tls_cert: Path | None = None
-    """grpc between machines: the certificate of the inference server, as a PEM file that all nodes can read."""
+    """TLS certificate of the inference server, for grpc between machines: a PEM file that all nodes can read."""
     tls_key: Path | None = None
-    """grpc between machines: the private key of --tls-cert."""
+    """Private key of --tls-cert."""
     tls_ca: Path | None = None
-    """grpc between machines: the certificates that actors trust."""
+    """CA certificates that actors trust."""
     tls_name: str = ""
-    """grpc between machines: the name that --tls-cert is for; the address of the server's node if not given."""
+    """Host name in --tls-cert; by default the address of the server's node."""
 
     def check(self, cfg: Experiment) -> None:
-        """Refuse what cannot be served to the actors of an experiment."""
+        """Refuse settings that do not fit the actors of an experiment."""
         environments = cfg.actors * cfg.envs_per_actor
         if self.inference_batch > environments:
             raise ThespisError(
-                f"--inference-batch {self.inference_batch} is never full with {cfg.actors} actors of "
+                f"--inference-batch {self.inference_batch} can never fill with {cfg.actors} actors of "
                 f"{cfg.envs_per_actor} environments; give at most {environments}"
             )
         if self.double_buffer and cfg.envs_per_actor % 2:
-            raise ThespisError(f"--double-buffer halves --envs-per-actor, which is {cfg.envs_per_actor}; make it even")
+            raise ThespisError(f"--double-buffer needs an even --envs-per-actor, and it is {cfg.envs_per_actor}")
         self._check_transport(cfg.on)
 
     def _check_transport(self, on: str) -> None:
         files = (self.tls_cert, self.tls_key, self.tls_ca)
         if self.transport == "grpc" and on == "simulation":
-            raise ThespisError("--transport grpc opens real sockets, the simulation has none; leave it out there")
+            raise ThespisError("--transport grpc needs real sockets; leave it off with --on simulation")
         if (any(files) or self.tls_name) and (self.transport != "grpc" or on != "ray"):
             raise ThespisError(
-                "--tls-* are for --transport grpc --on ray; on one machine nobody else can open the socket"
+                "--tls-* need --transport grpc and --on ray; on one machine no other user can open the socket"
             )
         if (any(files) or self.tls_name) and not all(files):
             raise ThespisError("give --tls-cert, --tls-key and --tls-ca together")
 
     def streams(self, on: str) -> bool:
-        """Whether each actor has a stream of its own to the server."""
+        """Whether each actor opens its own stream to the inference server."""
         return self.transport == "grpc" or on == "local"
 
     def absolute(self) -> InferenceConfig:
-        """Files as nodes find them that have another working directory."""
+        """Make the TLS paths absolute, because other nodes have another working directory."""
         files: dict[str, Any] = {"tls_cert": self.tls_cert, "tls_key": self.tls_key, "tls_ca": self.tls_ca}
         return dataclasses.replace(self, **{name: path.resolve() for name, path in files.items() if path is not None})
 
     @property
     def groups(self) -> int:
-        """Groups of environments that an actor steps in turns."""
+        """Number of environment groups that an actor steps in turn."""
         return 2 if self.double_buffer else 1
 
     def batch_rows(self, environments: int) -> int:
-        """Rows that make a batch full, of so many environments in all."""
+        """Size of a full inference batch, given the total number of environments."""
         return self.inference_batch or max(1, environments // 2)

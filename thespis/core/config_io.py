@@ -1,4 +1,4 @@
-"""Settings as plain values and back, in memory and in YAML files."""
+"""Converts configs to plain values and back, in memory and in YAML files."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
 from thespis.core.errors import ThespisError
-from thespis.core.quantity import whole
+from thespis.core.number_parsing import parse_int
 from thespis.core.settings import chooser, given_fields, is_config, is_inline, names, type_hints
 from thespis.core.user_code import locate
 from thespis.core.yaml_file import read_yaml
 
-C = TypeVar("C")
+_C = TypeVar("_C")
 
 
 class UnknownSetting(ThespisError):
-    """A table names a setting that a config does not have."""
+    """A config file or call names a setting that the config does not have."""
 
 
 def to_dict(cfg: Any) -> dict[str, Any]:
-    """Plain values by their short names, for YAML. A function becomes the place to find it, a path becomes absolute.
+    """Return the settings as plain values by short name, for YAML.
 
-    `PATHS` of a config names its text settings that may be a directory.
+    A function becomes its location, and a path becomes absolute. A config's `PATHS` lists text settings that may be
+    directories.
     """
     out: dict[str, Any] = {}
     paths = getattr(cfg, "PATHS", ())
@@ -33,22 +34,22 @@ def to_dict(cfg: Any) -> dict[str, Any]:
         value = getattr(cfg, part.name)
         if is_inline(part):
             if chooser(part) is not None:
-                out[part.name] = _anywhere(value.name)
+                out[part.name] = _absolute(value.name)
             out |= to_dict(value)
         elif callable(value):
             out[part.name] = locate(value)
         elif is_config(value):
             out[part.name] = to_dict(value)
         elif isinstance(value, tuple):
-            out[part.name] = [locate(item) if callable(item) else _anywhere(item) for item in value]
+            out[part.name] = [locate(item) if callable(item) else _absolute(item) for item in value]
         else:
             directory = part.name in paths and value and Path(value).is_dir()
-            out[part.name] = _anywhere(Path(value) if directory else value)
+            out[part.name] = _absolute(Path(value) if directory else value)
     return out
 
 
-def _anywhere(value: Any) -> Any:
-    """A path, also that in `file.py::name`, as it can be found from any directory."""
+def _absolute(value: Any) -> Any:
+    """Make a path absolute, also the path in `file.py::name`, so that it is valid in any working directory."""
     if isinstance(value, Path):
         return str(value.absolute())
     if isinstance(value, str) and ".py::" in value:
@@ -58,7 +59,7 @@ def _anywhere(value: Any) -> Any:
 
 
 def plain_value(value: Any, path: str) -> Any:
-    """`value` as YAML would give it back, so that a run that is loaded has what the run had; refuses what it cannot."""
+    """Return `value` as YAML reads it back, so that a loaded run has equal settings; refuse values YAML cannot hold."""
     if isinstance(value, Mapping):
         return {str(key): plain_value(item, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -67,16 +68,16 @@ def plain_value(value: Any, path: str) -> Any:
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if hasattr(value, "tolist"):  # a number or an array of numpy
+    if hasattr(value, "tolist"):  # a numpy number or array
         return value.tolist()
     raise ThespisError(
-        f"config: {path} is a {type(value).__name__}, which config.yaml cannot hold; give plain values, or as env a "
-        "function that makes the environment"
+        f"config: {path} is a {type(value).__name__}, which config.yaml cannot hold; give plain values, or pass a "
+        "function that makes the environment as `env`"
     )
 
 
-def updated(cfg: C, data: Mapping[str, Any], path: str = "") -> C:
-    """The config with the settings in `data` replaced, by their short names; nested ones are tables of their own."""
+def with_settings(cfg: _C, data: Mapping[str, Any], path: str = "") -> _C:
+    """Return a copy of the config with the settings in `data`, by short name; nested settings are nested tables."""
     if not isinstance(data, Mapping):
         raise ThespisError(f"config: {path or 'the file'} should be a table of settings, not {data!r}")
     rest, values = dict(data), {}
@@ -90,7 +91,7 @@ def updated(cfg: C, data: Mapping[str, Any], path: str = "") -> C:
                 value = choose(given, type(cfg))
         own = list(names(value))
         nested += own
-        values[part.name] = updated(value, {name: rest.pop(name) for name in own if name in rest}, path)
+        values[part.name] = with_settings(value, {name: rest.pop(name) for name in own if name in rest}, path)
     hints = type_hints(type(cfg))
     for part in parts:
         if not is_inline(part) and part.name in rest:
@@ -98,13 +99,13 @@ def updated(cfg: C, data: Mapping[str, Any], path: str = "") -> C:
             values[part.name] = _convert(given, hints[part.name], f"{path}{part.name}", getattr(cfg, part.name))
     if rest:
         known = [*(part.name for part in parts if not is_inline(part)), *nested]
-        raise UnknownSetting(f"config: unknown setting {path}{next(iter(rest))!r}; known are {', '.join(known)}")
+        raise UnknownSetting(f"config: unknown setting {path}{next(iter(rest))!r}; the settings are {', '.join(known)}")
     return dataclasses.replace(cfg, **values)  # type: ignore[type-var]
 
 
 def _convert(value: Any, hint: Any, path: str, default: Any) -> Any:
     if is_config(default):
-        return value if isinstance(value, type(default)) else updated(default, value, f"{path}.")
+        return value if isinstance(value, type(default)) else with_settings(default, value, f"{path}.")
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in options:
@@ -129,7 +130,7 @@ def _convert(value: Any, hint: Any, path: str, default: Any) -> Any:
             pass
     elif hint is int and isinstance(value, str | float):
         try:
-            return whole(value if isinstance(value, str) else f"{value:.0f}" if value.is_integer() else repr(value))
+            return parse_int(value if isinstance(value, str) else f"{value:.0f}" if value.is_integer() else repr(value))
         except ValueError:
             pass
     elif (
@@ -143,14 +144,16 @@ def _convert(value: Any, hint: Any, path: str, default: Any) -> Any:
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
+    """Read a config file as a dict of settings."""
     data = read_yaml(path, "config")
     if not isinstance(data, dict):
         raise ThespisError(f"config {path} should be a table of settings")
-    # YAML 1.1 takes a bare `on` for true.
+    # YAML 1.1 reads a bare `on` as true.
     return {"on" if key is True else key: value for key, value in data.items()}
 
 
 def dump_yaml(data: dict[str, Any]) -> bytes:
+    """Return settings as the content of a YAML file."""
     import yaml
 
     text: str = yaml.safe_dump(data, sort_keys=False, default_flow_style=None)

@@ -1,7 +1,7 @@
-"""What every edge is to its caller: an async function with a name, which the metrics of the edge carry.
+"""Types of edges, as a caller sees them: async functions with a `name`, under which metrics count the edge's traffic.
 
-A role or a builder says by these types which services it calls. `Handle.edge(Service.method)` has the type of the
-method, so a type checker refuses an edge that is passed for another.
+A role's constructor names the services it calls by these types. `Handle.edge(Service.method)` has the signature of the
+method, so a type checker reports an edge that is passed for the wrong parameter.
 """
 
 from __future__ import annotations
@@ -10,20 +10,31 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from thespis.core.messages import Answer, Invitation, Place
-    from thespis.core.types import Array, Drawn, Labelled, Layout, Slice, Stamp, Stream, Unroll, Version, Versioned
+    from thespis.core.payloads import ActResponse, BlockAddress, InferenceEndpoint
+    from thespis.core.types import (
+        Array,
+        GradientMeta,
+        Labelled,
+        ParameterLayout,
+        ParameterSlice,
+        ReplaySample,
+        Stream,
+        Unroll,
+        Version,
+        VersionedWeights,
+    )
 
 
-AskT = TypeVar("AskT", contravariant=True)
+# Evolution strategies and populations define their own payloads, so these edges are generic.
+RequestT = TypeVar("RequestT", contravariant=True)
 ResultT = TypeVar("ResultT", contravariant=True)
 OrderT = TypeVar("OrderT", covariant=True)
 SegmentT = TypeVar("SegmentT", covariant=True)
 OutcomeT = TypeVar("OutcomeT", contravariant=True)
-# Payloads of evolution strategies and of populations: the packages that define them name them.
 
 
 class Named(Protocol):
-    """What all edges have: the name `caller.service.method`."""
+    """Base of all edges: an object with the name `caller.service.method`."""
 
     name: str
 
@@ -32,43 +43,46 @@ class Named(Protocol):
 
 
 class Insert(Named, Protocol):
-    """A queue stores an unroll, and answers when there is room for it."""
+    """Insert an unroll into a queue; blocks until the queue has room."""
 
     def __call__(self, unroll: Unroll, /) -> Awaitable[None]: ...
 
 
 class Sample(Named, Protocol):
-    """A queue hands out its oldest `items` unrolls, each of them once."""
+    """Remove and return the oldest `items` unrolls of a queue; blocks until it has that many."""
 
     def __call__(self, items: int, /) -> Awaitable[list[Unroll]]: ...
 
 
 class InsertStream(Named, Protocol):
-    """A replay joins an unroll to what it has of the stream, and answers with the number of items it ever held."""
+    """Append an unroll to its stream in a replay buffer; blocks while the rate limiter requires.
+
+    Returns the number of items inserted so far.
+    """
 
     def __call__(self, stream: Stream, unroll: Unroll, /) -> Awaitable[int]: ...
 
 
 class Draw(Named, Protocol):
-    """A replay draws `items` of its items, with their keys and importance weights."""
+    """Sample `items` items of a replay buffer, with keys and importance weights; blocks while the limiter requires."""
 
-    def __call__(self, items: int, /) -> Awaitable[Drawn]: ...
+    def __call__(self, items: int, /) -> Awaitable[ReplaySample]: ...
 
 
 class Prioritise(Named, Protocol):
-    """A replay gives new priorities to the items with these keys."""
+    """Set new priorities of the replay items with these keys."""
 
     def __call__(self, keys: Array, priorities: Array, /) -> Awaitable[None]: ...
 
 
 class InsertLabelled(Named, Protocol):
-    """A train buffer stores a batch that a Bellman updater has labelled."""
+    """Insert a batch with targets from a Bellman updater into a train buffer; blocks until it has room."""
 
     def __call__(self, batch: Labelled, /) -> Awaitable[None]: ...
 
 
 class SampleLabelled(Named, Protocol):
-    """A train buffer hands out its oldest `items` labelled batches, each of them once."""
+    """Remove and return the oldest `items` labelled batches of a train buffer; blocks until it has that many."""
 
     def __call__(self, items: int, /) -> Awaitable[list[Labelled]]: ...
 
@@ -77,43 +91,45 @@ class SampleLabelled(Named, Protocol):
 
 
 class Publish(Named, Protocol):
-    """A weight store takes a version of the weights, to serve it from then on."""
+    """Publish a version of the weights to a weight store."""
 
-    def __call__(self, weights: Versioned, /) -> Awaitable[None]: ...
+    def __call__(self, weights: VersionedWeights, /) -> Awaitable[None]: ...
 
 
 class Pull(Named, Protocol):
-    """A service answers at once with newer weights, or with None if there are none."""
+    """Return newer weights, or None if there are none; does not block."""
 
-    def __call__(self, newer_than: Version | None, /) -> Awaitable[Versioned | None]: ...
+    def __call__(self, newer_than: Version | None, /) -> Awaitable[VersionedWeights | None]: ...
 
 
 class Next(Named, Protocol):
-    """A weight store answers with newer weights as soon as there are any."""
+    """Return newer weights; blocks until a weight store has them."""
 
-    def __call__(self, newer_than: Version | None, /) -> Awaitable[Versioned]: ...
+    def __call__(self, newer_than: Version | None, /) -> Awaitable[VersionedWeights]: ...
 
 
 class PullSlice(Named, Protocol):
-    """A parameter server answers at once with newer values of its slice, or with None if there are none."""
+    """Return newer values of a parameter server's slice, or None if there are none; does not block."""
 
-    def __call__(self, newer_than: Version | None, /) -> Awaitable[Slice | None]: ...
+    def __call__(self, newer_than: Version | None, /) -> Awaitable[ParameterSlice | None]: ...
 
 
 class Join(Named, Protocol):
-    """A parameter server admits a worker, and answers with its slice and the clock to count pushes from."""
+    """Register a worker at a parameter server; returns its slice and the clock from which the worker counts pushes."""
 
-    def __call__(self, worker: int, values: Array, layout: Layout, /) -> Awaitable[tuple[Slice, int]]: ...
+    def __call__(
+        self, worker: int, values: Array, layout: ParameterLayout, /
+    ) -> Awaitable[tuple[ParameterSlice, int]]: ...
 
 
 class JoinShared(Named, Protocol):
-    """The owner of shared parameters admits a worker, and answers with where their memory is."""
+    """Register a worker at the owner of shared parameters; returns the address of their memory."""
 
-    def __call__(self, worker: int, values: Array, layout: Layout, /) -> Awaitable[Place]: ...
+    def __call__(self, worker: int, values: Array, layout: ParameterLayout, /) -> Awaitable[BlockAddress]: ...
 
 
 class After(Named, Protocol):
-    """A parameter server answers once so many updates were made."""
+    """Wait until a parameter server has made `updates` updates."""
 
     def __call__(self, updates: int, /) -> Awaitable[None]: ...
 
@@ -122,42 +138,45 @@ class After(Named, Protocol):
 
 
 class Act(Named, Protocol):
-    """An inference server takes what the last actions led to, a `Told` word by word, and answers with the next ones."""
+    """Send the results of the last actions to an inference server; returns the next actions.
 
-    def __call__(self, *words: object) -> Awaitable[Answer]: ...
+    The arguments are the fields of a `StepMessage` (thespis/experience/trajectory_assembler.py).
+    """
+
+    def __call__(self, *fields: object) -> Awaitable[ActResponse]: ...
 
 
-class Invite(Named, Protocol):
-    """An inference server says where an actor can open a stream of its own."""
+class OpenSession(Named, Protocol):
+    """Return the endpoint at which an actor can open its own connection to an inference server."""
 
-    def __call__(self, stream: Stream, /) -> Awaitable[Invitation]: ...
+    def __call__(self, stream: Stream, /) -> Awaitable[InferenceEndpoint]: ...
 
 
 # -- gradients ------------------------------------------------------------------------------------
 
 
 class Push(Named, Protocol):
-    """A parameter server takes a gradient of its slice, and answers with the values that hold then, if it has any."""
+    """Push a gradient to a parameter server; returns its slice after that, or None if it lost its parameters."""
 
-    def __call__(self, wire: Array, stamp: Stamp, /) -> Awaitable[Slice | None]: ...
+    def __call__(self, encoded: Array, meta: GradientMeta, /) -> Awaitable[ParameterSlice | None]: ...
 
 
-class PlaceOrder(Named, Protocol[AskT, ResultT, OrderT]):
-    """A coordinator takes the returns of one unit of work, and answers with the next unit."""
+class PlaceOrder(Named, Protocol[RequestT, ResultT, OrderT]):
+    """Send the result of one unit of work to a coordinator; returns the next unit."""
 
-    def __call__(self, ask: AskT, result: ResultT | None, /) -> Awaitable[OrderT]: ...
+    def __call__(self, request: RequestT, result: ResultT | None, /) -> Awaitable[OrderT]: ...
 
 
 # -- population -----------------------------------------------------------------------------------
 
 
 class Take(Named, Protocol[SegmentT]):
-    """A controller answers with what the trainer of a slot is to do next."""
+    """Return the next training segment of a slot from a population controller."""
 
     def __call__(self, slot: int, /) -> Awaitable[SegmentT]: ...
 
 
 class Ready(Named, Protocol[OutcomeT]):
-    """A controller takes what a member of the population has reached, and decides how it goes on."""
+    """Report the outcome of a population member's segment; the controller then decides how the member continues."""
 
     def __call__(self, outcome: OutcomeT, /) -> Awaitable[None]: ...

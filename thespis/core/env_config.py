@@ -1,4 +1,4 @@
-"""An environment with everything that is put around it: what `thespis.envs.make` needs to know."""
+"""The settings of an environment and its wrappers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thespis.core.user_code import Spec, locate
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """An environment with everything that is put around it: what `thespis.envs.make` needs to know."""
+    """The settings from which `thespis.envs.make.make_envs` builds environments: id, arguments and wrappers."""
 
     env: Spec
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -21,5 +21,5 @@ class EnvConfig:
 
     @property
     def name(self) -> str:
-        """The environment's own name, as messages and summaries call it."""
+        """The environment's name in messages and summaries."""
         return self.env if isinstance(self.env, str) else locate(self.env)

@@ -1,18 +1,18 @@
-"""The errors a user can cause, told apart from the ones we cause."""
+"""Errors that a user can cause and correct, as opposed to errors in Thespis itself."""
 
 from __future__ import annotations
 
 
 class ThespisError(Exception):
-    """Something the user can mend. The command line prints it as one line and exits with code 2."""
+    """An error that the user can correct. The command line prints it as one line and exits with code 2."""
 
 
 class ThespisWarning(UserWarning):
-    """Something the user should know of, although what was asked for is done. The command line prints it as a line."""
+    """A warning to the user; the command continues. The command line prints it as one line."""
 
 
 class EnvError(Exception):
-    """An environment raised, or returned something no learner may see. Names the env, episode and step."""
+    """An environment raised, or returned a value that must not reach a learner. Names the env, episode and step."""
 
     def __init__(self, what: str, *, env: int | None, episode: int | None, step: int | None) -> None:
         where = ", ".join(
@@ -24,4 +24,4 @@ class EnvError(Exception):
 
 
 class NonFiniteLoss(ArithmeticError):
-    """The loss of a batch is NaN or infinite. Its gradients must not be applied: skip the batch and count it."""
+    """The loss of a batch is NaN or infinite. The caller skips the batch and counts it."""

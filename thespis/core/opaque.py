@@ -1,7 +1,7 @@
-"""Sealed messages: what passes through a service that does not look inside is packed once and opened once.
+"""Opaque payloads: the caller packs a payload once, the service forwards it unread, and the receiver unpacks it.
 
-A queue or a weight store would otherwise rebuild a dozen arrays only to take them apart again. Sealed, a message is
-a short pickle and one block of memory, whoever holds it.
+A queue or a weight store does not read its payloads, so it need not rebuild a dozen arrays just to serialise them
+again. An opaque payload is a short pickle and one block of memory in every process that holds it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from thespis.core.types import Array, Versioned
+from thespis.core.types import Array, VersionedWeights
 
 _ALIGN = 64
 
 
-class Sealed:
-    """An object as its pickle and one block that holds all its arrays."""
+class OpaquePayload:
+    """An object in packed form: its pickle, and one block of memory with all its arrays."""
 
     __slots__ = ("_block", "_body", "_sizes")
 
@@ -27,37 +27,37 @@ class Sealed:
         self._body, self._sizes, self._block = body, sizes, block
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Sealed, (self._body, self._sizes, self._block)
+        return OpaquePayload, (self._body, self._sizes, self._block)
 
     def open(self) -> Any:
-        """The object; its arrays are views of the block."""
+        """Return the object; its arrays are views of the block."""
         position, buffers = 0, []
         for size in self._sizes:
             buffers.append(self._block[position : position + size])
             position += aligned(size)
-        return load(self._body, buffers)
+        return load_message(self._body, buffers)
 
 
-def seal(value: Any) -> Any:
-    """`value` sealed if it can hold arrays; versions, counts and the like travel as they are."""
-    if isinstance(value, Versioned):
-        return Versioned(value.version, _pack(value.weights))  # type: ignore[arg-type]
+def to_opaque(value: Any) -> Any:
+    """Pack `value` if it can hold arrays; return versions, counts and other small values unchanged."""
+    if isinstance(value, VersionedWeights):
+        return VersionedWeights(value.version, _pack(value.weights))  # type: ignore[arg-type]
     return _pack(value) if is_dataclass(value) or isinstance(value, dict) else value
 
 
-def unseal(value: Any) -> Any:
-    """The inverse of `seal`, also for a list of sealed values."""
-    if isinstance(value, Sealed):
+def from_opaque(value: Any) -> Any:
+    """Unpack an opaque payload, weights with opaque arrays, or a list of payloads; return other values unchanged."""
+    if isinstance(value, OpaquePayload):
         return value.open()
-    if isinstance(value, Versioned):
-        return Versioned(value.version, unseal(value.weights))
+    if isinstance(value, VersionedWeights):
+        return VersionedWeights(value.version, from_opaque(value.weights))
     if isinstance(value, list):
-        return [unseal(item) for item in value]
+        return [from_opaque(item) for item in value]
     return value
 
 
-def dump(value: Any) -> tuple[bytes, list[memoryview]]:
-    """A short pickle, and the memory of the arrays it refers to, not copied."""
+def dump_message(value: Any) -> tuple[bytes, list[memoryview]]:
+    """Return a short pickle and the memory of the arrays it refers to, which is not copied."""
     buffers: list[memoryview] = []
 
     def collect(buffer: pickle.PickleBuffer) -> bool:
@@ -67,21 +67,22 @@ def dump(value: Any) -> tuple[bytes, list[memoryview]]:
     return pickle.dumps(value, protocol=5, buffer_callback=collect), buffers
 
 
-def load(body: bytes | memoryview, buffers: Iterable[Any]) -> Any:
-    """The inverse of `dump`; arrays are views of the buffers."""
+def load_message(body: bytes | memoryview, buffers: Iterable[Any]) -> Any:
+    """Rebuild the value that `dump_message` took apart; its arrays are views of the buffers."""
     return pickle.loads(body, buffers=buffers)
 
 
 def aligned(size: int) -> int:
+    """Return `size` rounded up to the alignment of arrays in a block."""
     return (size + _ALIGN - 1) // _ALIGN * _ALIGN
 
 
-def _pack(value: Any) -> Sealed:
-    body, buffers = dump(value)
+def _pack(value: Any) -> OpaquePayload:
+    body, buffers = dump_message(value)
     sizes = tuple(buffer.nbytes for buffer in buffers)
     block = np.empty(sum(map(aligned, sizes)), np.uint8)
     position = 0
     for buffer, size in zip(buffers, sizes, strict=True):
         block[position : position + size] = np.frombuffer(buffer, np.uint8)
         position += aligned(size)
-    return Sealed(body, sizes, block)
+    return OpaquePayload(body, sizes, block)

@@ -1,13 +1,13 @@
 """A program: the graph of roles and edges that makes an architecture, as data, before anything runs.
 
-An architecture says where roles go and adds them in the order of the paper's figure:
+An architecture creates placements and adds roles to them, in the order of the paper's figure:
 
     p = Program("example")
-    beside = p.at(process="learner", restarts=3)
-    queue = beside.add("queue", Replay.queue, capacity=8)
-    beside.add("learner", build_learner, cfg, sample=queue.edge(Replay.sample, items=4))
+    learner_process = p.at(process="learner", restarts=3)
+    queue = learner_process.add("queue", Queue, capacity=8)
+    learner_process.add("learner", build_learner, cfg, sample=queue.edge(Queue.sample, items=4))
 
-When the program runs, every edge among a role's arguments has become an async function.
+The runtime replaces every `Edge` among a role's arguments with an async function before it calls the role's builder.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from typing import (
 )
 
 from thespis.core.errors import ThespisError
-from thespis.core.service import Method, describe
+from thespis.core.service import Method, description_of
+from thespis.core.settings import is_config, walk_settings
 
 if TYPE_CHECKING:
     from thespis.core.context import Context
 
-R = TypeVar("R")
+_R = TypeVar("_R")
 R_co = TypeVar("R_co", covariant=True)
-T = TypeVar("T")
+_T = TypeVar("_T")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 
 
-class Call(Protocol[Q, T_co]):
-    """What an edge is to its caller while the program runs: an async function with the method's signature."""
+class MethodCall(Protocol[Q, T_co]):
+    """An edge at run time: an async function with the signature of the service's method."""
 
     name: str
 
@@ -54,27 +55,34 @@ class Call(Protocol[Q, T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Handle(Generic[R_co]):
-    """One role of a program, for wiring. `edge` is the only thing to do with it."""
+    """A reference to one role of a program. Its only use is to make edges to that role."""
 
     role: str
     index: int
 
     @overload
-    def edge(self, method: str, /, **demand: Any) -> Any: ...
-    @overload
-    def edge(self, method: Callable[Concatenate[R_co, Q], Awaitable[T]], /, **demand: Any) -> Call[Q, T]: ...
-    def edge(self, method: Any, /, **demand: Any) -> Any:
-        """The edge to `method` of this role. `demand` is what the caller will ask of it at once (e.g. `items=8`).
+    def edge(self, method: str, /, **demand: Any) -> Any:
+        """Make an edge to a method given by name; type checkers do not check it."""
 
-        Returns an `Edge`. Its type is what the builder is given instead when the program runs, so that a type checker
-        compares the method with the parameter that the edge is passed for. A method given by name is not checked.
+    @overload
+    def edge(self, method: Callable[Concatenate[R_co, Q], Awaitable[_T]], /, **demand: Any) -> MethodCall[Q, _T]:
+        """Make an edge to a method given as a function; type checkers compare the signatures."""
+
+    def edge(self, method: Any, /, **demand: Any) -> Any:
+        """Make an edge to `method` of this role.
+
+        `demand` states the largest request that the caller makes (e.g. `items=8`). `Program.check` passes it to the
+        service, which rejects a demand that it could never meet.
+
+        The returned object is an `Edge`. Its declared type is that of the async function that replaces it at run time,
+        so a type checker compares the method with the builder's parameter. A method given by name is not checked.
         """
         return Edge(self.role, self.index, method if isinstance(method, str) else method.__name__, demand)
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An arrow: a method of a service that a role will await."""
+    """One edge of the graph: a method of a service that a role awaits. `demand`: see `Handle.edge`."""
 
     service: str
     index: int
@@ -82,12 +90,16 @@ class Edge:
     demand: Mapping[str, Any] = field(default_factory=dict)
 
     def name(self, caller: str) -> str:
+        """The name of the edge in metrics, `caller.service.method`."""
         return f"{caller}.{self.service}.{self.method}"
 
 
 @dataclass(frozen=True, slots=True)
 class RoleSpec:
-    """How to build one role: `builder(ctx, *args, **settings)`, with edges turned into async functions."""
+    """The specification of one role. The runtime calls `builder(ctx, *args, **settings)`, with functions for edges.
+
+    The fields from `restarts` on come from the role's `Placement`.
+    """
 
     role: str
     index: int
@@ -104,6 +116,7 @@ class RoleSpec:
 
     @property
     def key(self) -> tuple[str, int]:
+        """The role's name and index, which identify it in the program."""
         return self.role, self.index
 
     def __str__(self) -> str:
@@ -111,7 +124,7 @@ class RoleSpec:
 
     @property
     def edges(self) -> list[Edge]:
-        """All arrows among its arguments; one of these may also be a tuple of arrows, as to the shards of a service."""
+        """All edges among the arguments. An argument may also be a tuple of edges, e.g. to the shards of a service."""
         parts = (*self.args, *self.settings.values())
         return [
             edge for part in parts for edge in (part if isinstance(part, tuple) else (part,)) if isinstance(edge, Edge)
@@ -119,7 +132,7 @@ class RoleSpec:
 
     @property
     def kind(self) -> type | None:
-        """The class of the role, where the builder tells: a class, its classmethod, or an annotated function."""
+        """The class of the role, if the builder is a class, a classmethod, or a function with a return annotation."""
         if inspect.isclass(self.builder):
             return self.builder
         owner = getattr(self.builder, "__self__", None)
@@ -127,42 +140,42 @@ class RoleSpec:
             return owner
         returned = getattr(self.builder, "__annotations__", {}).get("return")
         if isinstance(returned, str):
-            # Only what it returns: the other annotations may name what is imported for type checkers alone.
+            # Evaluate only the return annotation: other annotations may name imports under TYPE_CHECKING.
             try:
                 returned = eval(returned, getattr(self.builder, "__globals__", {}))
             except NameError as error:
                 builder = f"{self.builder.__module__}.{self.builder.__qualname__}"
                 raise ThespisError(
-                    f"{self}: {builder} says that it returns {returned!r}, but {error}; import the class where the "
-                    "module is imported, not under TYPE_CHECKING, so that the program can see what the role serves"
+                    f"{self}: the return annotation {returned!r} of {builder} cannot be evaluated: {error}; import the "
+                    "class at run time, not under TYPE_CHECKING, so that the program knows the role's methods"
                 ) from error
         return returned if inspect.isclass(returned) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where and how roles of a program run; `add` adds one there. `dataclasses.replace` makes a similar placement."""
+    """Where and how a group of roles runs. `add` adds a role; `dataclasses.replace` derives a similar placement."""
 
     program: Program
     process: str | None = None
-    """Roles of one process name share a process. None: each role has its own."""
+    """The process of the roles: roles with the same process name share one. None: each role gets its own process."""
     colocate: str | None = None
-    """Roles of one such name are put on the same node of a cluster; the others are spread."""
+    """The node group: a cluster puts roles with the same group on one node and spreads all other roles."""
     restarts: int = 0
-    """How often a role may be started again after it failed. The roles of a process share the count."""
+    """How many times a failed role is restarted. The roles of one process share the count."""
     cpus: float | None = None
-    """CPUs that a cluster keeps free for a role. None: one for a role that runs, none for a service."""
+    """CPUs that a cluster reserves for a role. None: one for a role with a `run` method, none for a service."""
     gpus: float = 0.0
-    """GPUs that a cluster keeps free for a role."""
+    """GPUs that a cluster reserves for a role."""
     counts_as_actor: bool = False
-    """Whether `--actors` counts these roles, and so `--actors-per-node` does."""
+    """Whether `--actors` and `--actors-per-node` count these roles."""
     thread: bool = False
-    """Whether long work is done in a thread, so that the other roles of the process can go on."""
+    """Whether `Context.run_in_thread` uses a thread, so that the process's other roles keep running."""
 
     def add(
-        self, role: str, builder: Callable[Concatenate[Context, P], R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Handle[R]:
-        """Add a role that `builder(ctx, *args, **kwargs)` makes. The same name again makes its next index."""
+        self, role: str, builder: Callable[Concatenate[Context, P], _R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Handle[_R]:
+        """Add a role that `builder(ctx, *args, **kwargs)` makes. Each further role of a name gets the next index."""
         index = self.program.count(role)
         spec = RoleSpec(
             role,
@@ -183,8 +196,8 @@ class Placement:
         return Handle(role, index)
 
 
-class Where(TypedDict, total=False):
-    """The settings of `Placement` as keyword arguments."""
+class PlacementOptions(TypedDict, total=False):
+    """Keyword arguments of `Program.at`: the settings of `Placement`."""
 
     process: str | None
     colocate: str | None
@@ -196,7 +209,10 @@ class Where(TypedDict, total=False):
 
 
 class Arrow(NamedTuple):
-    """All edges from roles of one name to one method of a service."""
+    """All edges from the roles of one name to one method of a service, drawn as one arrow.
+
+    `callers`: number of these edges. `carries`: the service's description of the method.
+    """
 
     caller: str
     callers: int
@@ -206,34 +222,34 @@ class Arrow(NamedTuple):
 
 
 class Program:
-    """Roles, edges and who shares a process. Wire it, `check` it, give it to a runtime."""
+    """The roles of an architecture, their edges and their processes. Wire it, `check` it, pass it to a runtime."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.roles: list[RoleSpec] = []
         self.notes: list[str] = []
-        """What a run says when it starts."""
+        """Lines that a run logs when it starts."""
 
-    def at(self, **where: Unpack[Where]) -> Placement:
-        """A placement of this program, to add roles to; `Placement` says what each setting means."""
+    def at(self, **where: Unpack[PlacementOptions]) -> Placement:
+        """Return a placement, to which roles are added; `Placement` documents the arguments."""
         return Placement(program=self, **where)
 
     def count(self, role: str) -> int:
-        """How many roles of this name there are."""
+        """Return the number of roles with this name."""
         return sum(spec.role == role for spec in self.roles)
 
     @property
     def processes(self) -> dict[str, list[RoleSpec]]:
-        """Which roles live together, in the order they were added."""
-        homes: dict[str, list[RoleSpec]] = {}
+        """The roles of each process, by process name, in the order they were added."""
+        processes: dict[str, list[RoleSpec]] = {}
         for spec in self.roles:
-            homes.setdefault(spec.process, []).append(spec)
-        return homes
+            processes.setdefault(spec.process, []).append(spec)
+        return processes
 
     @property
     def weight_holders(self) -> list[tuple[str, int]]:
-        """Roles that own the weights: they publish versions, and work for nobody else who does."""
-        publishing = {spec.role for spec in self.roles if describe(spec.kind).publishes}
+        """The roles that own the weights: they publish versions and call no other role that does."""
+        publishing = {spec.role for spec in self.roles if description_of(spec.kind).publishes}
         return [
             spec.key
             for spec in self.roles
@@ -242,18 +258,20 @@ class Program:
 
     @property
     def retained(self) -> frozenset[tuple[tuple[str, int], str]]:
-        """The methods of services whose last call is sent again when the service was restarted."""
+        """The service methods whose last call is sent again after the service restarts."""
         return frozenset(
             (spec.key, name)
             for spec in self.roles
-            for name, method in describe(spec.kind).methods.items()
+            for name, method in description_of(spec.kind).methods.items()
             if method.retained
         )
 
     def find(self, role: str, index: int) -> RoleSpec | None:
+        """Return the role, or None if it was not added."""
         return next((spec for spec in self.roles if spec.key == (role, index)), None)
 
     def incoming(self, role: str, index: int) -> list[tuple[RoleSpec, Edge]]:
+        """Return all edges to a role, each with its caller."""
         return [
             (caller, edge)
             for caller in self.roles
@@ -262,24 +280,24 @@ class Program:
         ]
 
     def check(self) -> None:
-        """Refuse what cannot run or would wait for ever, with a sentence that says what to change."""
+        """Raise a `ThespisError` if the program cannot run or would deadlock; the message says what to change."""
         for spec in self.roles:
             for edge in spec.edges:
                 self._check_edge(spec, edge)
             _check_picklable(spec)
-            refuse = getattr(spec.kind, "refuse", None)
-            if refuse is not None:
-                refuse(f"{spec.role}", dict(spec.settings), [edge for _, edge in self.incoming(*spec.key)])
+            validate = getattr(spec.kind, "validate", None)
+            if validate is not None:
+                validate(f"{spec.role}", dict(spec.settings), [edge for _, edge in self.incoming(*spec.key)])
 
     def _check_edge(self, caller: RoleSpec, edge: Edge) -> None:
         service = self.find(edge.service, edge.index)
         if service is None:
             raise ThespisError(f"{self.name}: {caller} calls {edge.service!r} {edge.index}, but no such role was added")
-        served = describe(service.kind).methods
+        served = description_of(service.kind).methods
         if not served:
             raise ThespisError(
                 f"{self.name}: {caller} calls {service}, which serves no edges; give its class "
-                "a `description` with methods, and annotate what its builder returns"
+                "a `description` with methods, and annotate its builder's return type"
             )
         if edge.method not in served:
             raise ThespisError(
@@ -287,10 +305,10 @@ class Program:
                 f"but {edge.service} only has {', '.join(served)}"
             )
 
-    # -- what `thespis show` and topology.json say ------------------------------------------------
+    # -- read by `thespis show` and topology.json -------------------------------------------------
 
     def arrows(self) -> list[Arrow]:
-        """Each distinct arrow once, however many roles of one name have it."""
+        """Return each distinct arrow once, with the number of roles that have it."""
         found: Counter[tuple[str, str, str]] = Counter()
         methods: dict[tuple[str, str, str], Method] = {}
         for spec in self.roles:
@@ -298,22 +316,23 @@ class Program:
                 service = self.find(edge.service, edge.index)
                 arrow = spec.role, edge.service, edge.method
                 found[arrow] += 1
-                methods[arrow] = describe(service.kind if service else None).methods[edge.method]
+                methods[arrow] = description_of(service.kind if service else None).methods[edge.method]
         return [
             Arrow(caller, number, service, method, methods[caller, service, method])
             for (caller, service, method), number in found.items()
         ]
 
     def describe(self) -> dict[str, Any]:
+        """Return the graph as plain values, as topology.json stores it."""
         return {
             "program": self.name,
             "roles": {
-                spec.role: {"kind": spec.kind and spec.kind.__name__, "evaluates": describe(spec.kind).evaluates}
+                spec.role: {"kind": spec.kind and spec.kind.__name__, "evaluates": description_of(spec.kind).evaluates}
                 for spec in self.roles
             },
             "processes": {
-                home: [{"role": spec.role, "index": spec.index, "restarts": spec.restarts} for spec in specs]
-                for home, specs in self.processes.items()
+                process: [{"role": spec.role, "index": spec.index, "restarts": spec.restarts} for spec in specs]
+                for process, specs in self.processes.items()
             },
             "edges": [
                 {
@@ -328,18 +347,31 @@ class Program:
         }
 
 
-def shared(programs: Sequence[RoleSpec]) -> int:
-    """How often a process may be restarted: as often as its least patient role allows."""
-    return min(spec.restarts for spec in programs)
+def restart_limit(specs: Sequence[RoleSpec]) -> int:
+    """Return how many times a process may restart: the lowest limit among its roles."""
+    return min(spec.restarts for spec in specs)
 
 
 def _check_picklable(spec: RoleSpec) -> None:
+    for part in (spec.builder, *spec.args, *spec.settings.values()):
+        error = _pickling_error(part)
+        if error is None:
+            continue
+        name = repr(part)
+        for setting in walk_settings(part) if is_config(part) else ():
+            inner = _pickling_error(setting.value)
+            if inner is not None:
+                name, error = f"{setting.path} ({setting.value!r})", inner
+        raise ThespisError(
+            f"{spec}: {name} cannot be sent to another process ({error}); pass a function that builds it instead"
+        ) from error
+
+
+def _pickling_error(value: Any) -> Exception | None:
     import cloudpickle
 
-    for part in (spec.builder, *spec.args, *spec.settings.values()):
-        try:
-            cloudpickle.dumps(part)
-        except Exception as error:
-            raise ThespisError(
-                f"{spec}: {part!r} cannot be sent to another process ({error}); pass what builds it instead"
-            ) from error
+    try:
+        cloudpickle.dumps(value)
+    except Exception as error:
+        return error
+    return None

@@ -1,7 +1,7 @@
-"""What a role says of itself: which methods it serves, and what becomes of it in restarts and checkpoints.
+"""Descriptions of roles: the methods that a role serves, and how restarts and checkpoints treat it.
 
-A class of roles has one `description`. Runtimes, checkpoints, reports and pictures read it by `describe`, so that none
-of them knows a role by its name.
+A role class has one `description`. Runtimes, checkpoints, reports and drawings read it with `description_of`, so none
+of them depends on the name of a role.
 """
 
 from __future__ import annotations
@@ -15,44 +15,45 @@ EdgeKind = Literal["experience", "weights", "inference", "gradients"]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method that other roles call. The payload is named as in a figure; requests for it, and counts, are none."""
+    """A method that other roles call. Its payloads are named as in a figure; requests and counts are not payloads."""
 
     kind: EdgeKind
     takes: str = ""
-    """The payload that travels to the service."""
+    """The payload from the caller to the service."""
     gives: str = ""
-    """The payload that travels back to the caller."""
+    """The payload from the service to the caller."""
     retained: bool = False
-    """A caller's last call holds until its next one, so it is sent again to a service that was restarted. The service
-    must take a repeated call for the same."""
+    """Whether a caller's last call is sent again after the service restarts. The service must treat a repeated call as
+    the same call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleDescription:
-    """One class of roles. The defaults are those of a worker that serves nothing and loses nothing."""
+    """Describes a role class. The defaults describe a worker that serves no methods and loses nothing in a restart."""
 
     methods: Mapping[str, Method] = field(default_factory=dict)
     """The methods that are edges, by name."""
     forwards: bool = False
-    """It passes payloads on without looking inside, so it can be given them sealed."""
+    """The role forwards payloads without reading them, so callers may send opaque payloads."""
     publishes: bool = False
-    """It gives out versions of the weights, so each incarnation gets an epoch of its own. A checkpoint takes the policy
-    from it, unless it calls another role that publishes."""
+    """The role publishes versions of the weights, so each incarnation gets a new epoch. A checkpoint takes the policy
+    from this role, unless the role calls another one that publishes."""
     evaluates: bool = False
-    """It has `evaluate()`, which is called once more when the run ends. Its time is no part of training."""
+    """The role has `evaluate()`, which the runtime calls once more when the run ends. Its time does not count as
+    training time."""
     forgets: bool = False
-    """A restarted role starts empty: what a checkpoint holds of it has been used since. A resumed one does not."""
+    """The role restarts empty, because the data in its checkpoint has been used since. A resume restores it."""
     lost: str | None = None
-    """What is lost with an incarnation; each restart is counted as dropped/<lost>."""
+    """The name of the data that is lost with an incarnation; each restart adds to the counter dropped/<lost>."""
     intake: str | None = None
-    """The counter of what it takes in. A restart counts as dropped what came in since the checkpoint."""
+    """The counter of data that the role receives. A restart counts data received since the checkpoint as dropped."""
     spends: str | None = None
-    """The counter that `--total-steps` limits, if it is not env_steps."""
+    """The counter that `--total-steps` limits, if that is not `env_steps`."""
     metrics: str = ""
-    """The first part of the names of its metrics, where roles of several classes report the same ones."""
+    """The prefix of the role's metric names, for metrics that several role classes share."""
 
 
-def describe(kind: type | None) -> RoleDescription:
-    """The description of a class of roles; that of a plain worker if the class has none, or is not known."""
+def description_of(kind: type | None) -> RoleDescription:
+    """Return the description of a role class; the default if the class has none or is None."""
     found = getattr(kind, "description", None)
     return found if isinstance(found, RoleDescription) else RoleDescription()

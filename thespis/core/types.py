@@ -1,9 +1,8 @@
-"""What travels between roles, with every shape and axis stated once.
+"""The data that roles exchange: weights, gradients, and the three kinds of experience. Every shape is stated here.
 
-Arrays are numpy and time-major: `T` steps of `B` environments. A tree is one array, or a dict of
-arrays that share their leading axes (a `Dict` observation). Transition t reads: the policy saw
-`inputs[t]`, took `actions[t]`, and the environment answered `rewards[t]`, `terminated[t]`,
-`truncated[t]` and `inputs.obs[t + 1]`.
+Arrays are numpy arrays and time-major: `T` steps of `B` environments. A tree is one array, or a dict of arrays with
+equal leading axes (a `Dict` observation). At transition t, the policy receives `inputs[t]` and takes `actions[t]`; the
+environment returns `rewards[t]`, `terminated[t]`, `truncated[t]` and `inputs.obs[t + 1]`.
 """
 
 from __future__ import annotations
@@ -19,69 +18,70 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Tree = Array | dict[str, Array]
 State = tuple[Array, ...]
-"""Recurrent state, one `[B, ...]` array per part; empty for a feed-forward network."""
+"""Recurrent state: one `[B, ...]` array per part (an LSTM has two); empty for a feed-forward network."""
 
 
 class Version(NamedTuple):
-    """Age of a set of weights: compared by epoch first, then by update.
+    """Version of a set of weights, ordered by epoch, then by update.
 
-    The epoch rises whenever a learner is restored, so weights from before a crash never look newer.
+    The epoch rises whenever a learner is restored, so weights from before a crash never compare as newer.
     """
 
     epoch: int
     update: int
 
     def packed(self) -> int:
-        """As one integer that orders the same way, for arrays of versions."""
+        """Return the version as one integer with the same order, for arrays of versions."""
         return self.epoch << _UPDATE_BITS | self.update
 
 
-def unpacked(version: int) -> Version:
-    """The inverse of `Version.packed`."""
+def unpack_version(version: int) -> Version:
+    """Return the version that `Version.packed` turned into an integer."""
     return Version(version >> _UPDATE_BITS, version & _UPDATE_MASK)
 
 
 _UPDATE_BITS = 40
 _UPDATE_MASK = (1 << _UPDATE_BITS) - 1
 
-AGELESS = _UPDATE_MASK
-"""Packed version of steps that no weights chose, such as demonstrations: their lag is 0."""
+NO_VERSION = _UPDATE_MASK
+"""Packed version of steps that no policy of this run chose, such as demonstrations; their lag is 0."""
 
 
 def lags(versions: Array, now: Version) -> Array:
-    """How many updates ago the weights were published that chose each step; never negative.
+    """Return the lag of each step: updates between the weights that chose it and `now`; never negative.
 
-    After a learner was restored to an earlier update, steps from its previous life may be ahead of it: lag 0.
+    A learner restored to an earlier update may receive steps from a later one. Their lag is 0.
     """
     behind: Array = np.maximum(now.update - (versions & _UPDATE_MASK), 0)
     return behind
 
 
 @dataclass(frozen=True, slots=True)
-class Versioned:
-    """Weights, by parameter or buffer name, and the version they are."""
+class VersionedWeights:
+    """Weights by name of the parameter or buffer, and their version."""
 
     version: Version
     weights: dict[str, Array]
 
 
-class Slice(NamedTuple):
-    """What one shard of a parameter server holds: float32 `[n]`, a contiguous part of all parameters."""
+class ParameterSlice(NamedTuple):
+    """The parameters of one parameter-server shard: float32 `[n]`, a contiguous part of the flat vector."""
 
     version: Version
     values: Array
 
 
-class Stamp(NamedTuple):
-    """What a gradient is: whose, which one, of which parameters, and how much it stands for.
+class GradientMeta(NamedTuple):
+    """Metadata of a pushed gradient.
 
-    `worker`, `life`, `number`: the pusher's index, its incarnation and its own count, by which a repeat is known.
-    `computed_at`: the version of the shard's parameters that it is the gradient of. `steps`: environment steps in it.
-    `weight`: its share where several are averaged. `clock`: pushes of this worker, comparable between workers.
+    `worker`, `incarnation`, `number`: the worker's index, its incarnation and its count of gradients; a server
+    recognises a repeated push by them. `computed_at`: the version of the shard's parameters at which the gradient was
+    computed. `steps`: environment steps in its batch. `weight`: its weight in an average of several gradients.
+    `clock`: the worker's number of pushes, comparable between workers.
     """
 
     worker: int
-    life: int
+    incarnation: int
     number: int
     computed_at: Version
     steps: int
@@ -89,12 +89,12 @@ class Stamp(NamedTuple):
     clock: int
 
 
-Layout = list[tuple[str, list[int]]]
+ParameterLayout = list[tuple[str, list[int]]]
 """Names and shapes of the parameters that one flat vector holds, in order."""
 
 
 class _Record:
-    """Base of what is pickled for every unroll or batch: as its fields, twice as fast as dataclasses pickle slots."""
+    """Base of experience records. Pickles the fields as a tuple, twice as fast as the default for slots."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -104,10 +104,10 @@ class _Record:
 
 @dataclass(slots=True)
 class Inputs(_Record):
-    """What a policy is given to act at one step. Leading axes `[B]` when acting, `[T + 1, B]` in an unroll.
+    """The inputs of a policy at one step. Leading axes: `[B]` when acting, `[T + 1, B]` in an unroll.
 
-    `first`: bool, `obs` opens an episode, so recurrent state is zeroed before it is consumed.
-    `last_action`, `last_reward` (float32): what led to `obs`; zero where `first`.
+    `first`: bool, true where `obs` starts an episode; the policy zeroes its recurrent state before it reads `obs`.
+    `last_action`, `last_reward` (float32): the action and reward before `obs`; zero where `first`.
     """
 
     obs: Tree
@@ -116,10 +116,12 @@ class Inputs(_Record):
     last_reward: Array
 
 
-class Acted(NamedTuple):
-    """`actions`: `[B, ...]`. `logp`: float32 `[B]`, under the distribution that drew them. `state`: to act on next.
+class PolicyOutput(NamedTuple):
+    """The result of one policy step.
 
-    `q`: float32 `[B, 2]`, the values of the action taken and of the best one, if the policy values actions.
+    `actions`: `[B, ...]`. `logp`: float32 `[B]`, their log-probabilities under the distribution that drew them.
+    `state`: recurrent state for the next step. `q`: float32 `[B, 2]`, the Q-values of the chosen and of the best
+    action, if the policy computes Q-values.
     """
 
     actions: Array
@@ -133,15 +135,15 @@ class Unroll(_Record):
     """T consecutive steps of every environment of one actor, plus the bootstrap observation.
 
     `inputs`: `[T + 1, B]`. `actions`: `[T, B, ...]`. `rewards`, `behaviour_logp`: float32 `[T, B]`.
-    `terminated`, `truncated`: bool `[T, B]`, how the episode ended because of `actions[t]`.
-    `valid`: bool `[T, B]`, false where the row is no transition (the reset row of next-step autoreset);
-    such rows weigh nothing in any loss and cut every trace.
-    `state`: recurrent state before `inputs[0]` was consumed, already zeroed where an episode opens.
+    `terminated`, `truncated`: bool `[T, B]`, how `actions[t]` ended the episode, if it did.
+    `valid`: bool `[T, B]`, false where the row is no transition (the reset row of next-step autoreset). Losses ignore
+    such rows, and every trace is cut there.
+    `state`: recurrent state before `inputs[0]`, zeroed where an episode starts.
     `versions`: int64 `[T, B]`, the packed version of the weights that chose `actions[t]`.
-    `final_index`: int64 `[K, 2]` of (t, b) and `final_obs`: `[K, ...]`: the real last observations of truncated
-    steps whose `inputs.obs[t + 1]` already belongs to the next episode (same-step autoreset).
-    `returns`: float32 `[T, B]`, the discounted rewards of the episode so far, if rewards are normalised by them.
-    `q`: float32 `[T, B, 2]`, what the policy took `actions[t]` and the best action to be worth, if it values actions.
+    `final_index`: int64 `[K, 2]` of (t, b), and `final_obs`: `[K, ...]`: the true last observations of truncated steps
+    whose `inputs.obs[t + 1]` already belongs to the next episode (same-step autoreset).
+    `returns`: float32 `[T, B]`, the episode's discounted return so far; only if rewards are normalised by it.
+    `q`: float32 `[T, B, 2]`, the Q-values of `actions[t]` and of the best action, if the policy computes Q-values.
     """
 
     inputs: Inputs
@@ -159,37 +161,50 @@ class Unroll(_Record):
     q: Array | None = None
 
     def steps_after(self, before: int) -> int:
-        """Environment steps behind all that was learned from, this batch included; `before`: without it."""
+        """Return the environment steps learned from so far: `before` plus the valid steps of this unroll."""
         return before + int(np.count_nonzero(self.valid))
 
 
 class Stream(NamedTuple):
-    """Whose steps: a role and its index, and which life of it. A window never spans two lives."""
+    """The origin of a stream of steps: role, index and incarnation. A trajectory never spans two incarnations."""
 
     who: tuple[str, int]
     incarnation: int
 
 
-class _Replayed(_Record):
-    """Base of what was drawn from a replay. `taken`: environment steps the replay had taken in by then."""
+class _ReplayRecord(_Record):
+    """Base of samples from a replay buffer. `env_steps_at_sample`: steps inserted into the buffer before the sample."""
 
     __slots__ = ()
-    taken: int
+    env_steps_at_sample: int
 
     def steps_after(self, before: int) -> int:
-        """Environment steps behind all that was learned from: all that were inserted, however often each was drawn."""
-        return max(before, self.taken)
+        """Return the environment steps learned from so far: all inserted steps, however often each was sampled."""
+        return max(before, self.env_steps_at_sample)
+
+
+class _AllValid:
+    """Part of samples in which every row counts in the loss."""
+
+    __slots__ = ()
+    versions: Array
+
+    @property
+    def valid(self) -> Array:
+        """Bool `[N]`, all true: every row counts in the loss."""
+        return np.ones(len(self.versions), np.bool_)
 
 
 @dataclass(slots=True)
-class Transitions(_Replayed):
-    """N independent n-step transitions, as drawn from a replay.
+class TransitionBatch(_AllValid, _ReplayRecord):
+    """N independent n-step transitions, sampled from a replay buffer.
 
-    `obs`, `next_obs`: `[N, ...]`, at the first step and after the last. `actions`: `[N, ...]`, at the first step.
-    `rewards`: float32 `[N]`, the discounted sum of the rewards on the way. `discounts`: float32 `[N]`, what a value of
-    `next_obs` is worth; 0 after a termination. `versions`: int64 `[N]`, packed, of the weights that chose `actions`.
-    `weights`: float32 `[N]`, importance weights, at most 1. `keys`: int64 `[N]`, to send priorities back with.
-    `taken`: transitions the replay had taken in when these were drawn.
+    `obs`, `next_obs`: `[N, ...]`, the observations before the first and after the last step.
+    `actions`: `[N, ...]`, the actions at the first step. `rewards`: float32 `[N]`, the discounted sum of the n rewards.
+    `discounts`: float32 `[N]`, the factor of the bootstrap value of `next_obs`; 0 after a termination.
+    `versions`: int64 `[N]`, the packed version of the weights that chose `actions`.
+    `weights`: float32 `[N]`, importance weights, at most 1. `keys`: int64 `[N]`, for sending new priorities.
+    `env_steps_at_sample`: transitions inserted into the buffer before the sample, one per environment step.
     """
 
     obs: Tree
@@ -200,19 +215,15 @@ class Transitions(_Replayed):
     versions: Array
     weights: Array
     keys: Array
-    taken: int
+    env_steps_at_sample: int
 
-    @property
-    def valid(self) -> Array:
-        return np.ones(len(self.rewards), np.bool_)
-
-    def part(self, start: int, end: int) -> Transitions:
-        """Transitions `start` to `end`, on the same memory."""
+    def part(self, start: int, end: int) -> TransitionBatch:
+        """Return transitions `start` to `end` as views."""
 
         def cut(leaf: Array) -> Array:
             return leaf[start:end]
 
-        return Transitions(
+        return TransitionBatch(
             obs=map_tree(cut, self.obs),
             actions=cut(self.actions),
             rewards=cut(self.rewards),
@@ -221,22 +232,26 @@ class Transitions(_Replayed):
             versions=cut(self.versions),
             weights=cut(self.weights),
             keys=cut(self.keys),
-            taken=self.taken,
+            env_steps_at_sample=self.env_steps_at_sample,
         )
 
 
 @dataclass(slots=True)
-class Sequences(_Replayed):
-    """N sequences of consecutive steps, as drawn from a replay: L steps to burn in, then T to learn from.
+class SequenceBatch(_ReplayRecord):
+    """N sequences of consecutive steps, sampled from a replay buffer: L burn-in steps, then T learning steps.
+
+        step   0 ... L-1 | L ... L+T-1 | L+T
+               burn-in     learning      bootstrap observation
 
     `inputs`: `[L + T + 1, N]`. `actions`: `[L + T, N, ...]`. `valid`: bool `[L + T, N]`, false where no step was taken:
-    in all L of a sequence that starts its episode, and past the end of the episode.
-    `returns`, `discounts`: float32 `[T, N]`, the discounted sum of up to n rewards, and what the value after them is
-    worth; 0 after a termination. `ahead`: int64 `[T, N]`, which of the last T + 1 observations that is the value of.
-    `versions`: int64 `[L + T, N]`, packed, of the weights that chose `actions`.
+    in the burn-in of a sequence that starts its episode, and past the end of the episode.
+    `returns`: float32 `[T, N]`, the discounted sum of up to n rewards. `discounts`: float32 `[T, N]`, the factor of the
+    bootstrap value after them; 0 after a termination. `ahead`: int64 `[T, N]`, the index of the bootstrap observation
+    among the last T + 1.
+    `versions`: int64 `[L + T, N]`, the packed version of the weights that chose `actions`.
     `state`: recurrent state before `inputs[0]`, each part `[N, ...]`.
-    `weights`: float32 `[N]`, importance weights, at most 1. `keys`: int64 `[N]`, to send priorities back with.
-    `taken`: environment steps the replay had taken in when these were drawn.
+    `weights`: float32 `[N]`, importance weights, at most 1. `keys`: int64 `[N]`, for sending new priorities.
+    `env_steps_at_sample`: environment steps inserted into the buffer before the sample.
     """
 
     inputs: Inputs
@@ -249,20 +264,21 @@ class Sequences(_Replayed):
     state: State
     weights: Array
     keys: Array
-    taken: int
+    env_steps_at_sample: int
 
     @property
     def rewards(self) -> Array:
+        """The n-step returns, under the name that other batches use."""
         return self.returns
 
-    def part(self, start: int, end: int) -> Sequences:
-        """Sequences `start` to `end`, on the same memory."""
+    def part(self, start: int, end: int) -> SequenceBatch:
+        """Return sequences `start` to `end` as views."""
 
         def cut(leaf: Array) -> Array:
             return leaf[:, start:end]
 
         inputs = self.inputs
-        return Sequences(
+        return SequenceBatch(
             inputs=Inputs(
                 map_tree(cut, inputs.obs), cut(inputs.first), cut(inputs.last_action), cut(inputs.last_reward)
             ),
@@ -275,41 +291,39 @@ class Sequences(_Replayed):
             state=tuple(part[start:end] for part in self.state),
             weights=self.weights[start:end],
             keys=self.keys[start:end],
-            taken=self.taken,
+            env_steps_at_sample=self.env_steps_at_sample,
         )
 
 
 @dataclass(slots=True)
-class Labelled(_Replayed):
-    """N examples of what Q should say, whoever found out.
+class Labelled(_AllValid, _ReplayRecord):
+    """N training examples for a Q-function with targets computed beforehand, e.g. by a Bellman updater.
 
-    `obs`, `actions`: `[N, ...]`. `targets`: float32 `[N]`, what Q(obs, actions) is to be. `versions`: int64 `[N]`,
-    packed, of the parameters behind the targets. `taken`: transitions the replay had taken in when they were drawn.
+    `obs`, `actions`: `[N, ...]`. `targets`: float32 `[N]`, the targets of Q(obs, actions). `versions`: int64 `[N]`, the
+    packed version of the parameters behind the targets. `env_steps_at_sample`: transitions inserted into the replay
+    buffer before these were sampled, one per environment step.
     """
 
     obs: Tree
     actions: Array
     targets: Array
     versions: Array
-    taken: int
-
-    @property
-    def valid(self) -> Array:
-        return np.ones(len(self.targets), np.bool_)
+    env_steps_at_sample: int
 
     @property
     def rewards(self) -> Array:
+        """The targets, under the name that other batches use."""
         return self.targets
 
 
-Drawn = Transitions | Sequences
-"""What a replay hands out."""
+ReplaySample = TransitionBatch | SequenceBatch
+"""A batch sampled from a replay buffer."""
 
 
 class Episode(NamedTuple):
-    """A finished training episode, as the environment rewarded it (before clipping or scaling).
+    """A finished training episode. `reward`: the sum of the environment's own rewards, before clipping or scaling.
 
-    `info`: numbers that were tracked in the info of its last step, by name; None where there were none.
+    `length`: number of steps. `info`: tracked numbers of the last step's info, by name; None if there are none.
     """
 
     reward: float
@@ -318,25 +332,25 @@ class Episode(NamedTuple):
 
 
 def map_tree(function: Callable[..., Any], *trees: Any) -> Any:
-    """Apply `function` to matching leaves of one or more trees."""
+    """Apply `function` to the matching leaves of one or more trees, and return the tree of results."""
     if isinstance(trees[0], dict):
         return {key: map_tree(function, *(tree[key] for tree in trees)) for key in trees[0]}
     return function(*trees)
 
 
-def parts_of(tree: Tree) -> Iterable[Array]:
-    """The leaves of a tree, in order."""
+def tree_leaves(tree: Tree) -> Iterable[Array]:
+    """Return the leaves of a tree, in order."""
     return tree.values() if isinstance(tree, dict) else (tree,)
 
 
 def empty_tree(leading: tuple[int, ...], like: Tree) -> Tree:
-    """An uninitialised tree of `leading + leaf.shape` for each leaf of `like`."""
+    """Return an uninitialised tree with leaves of shape `leading + leaf.shape` for each leaf of `like`."""
     tree: Tree = map_tree(lambda leaf: np.empty(leading + leaf.shape, leaf.dtype), like)
     return tree
 
 
-def uncut(flat: Array, parts: Layout) -> dict[str, Array]:
-    """Views of a flat vector, by the name and in the shape of each parameter."""
+def unflatten_parameters(flat: Array, parts: ParameterLayout) -> dict[str, Array]:
+    """Return views of a flat vector, one per parameter, by name and in the parameter's shape."""
     arrays, start = {}, 0
     for name, shape in parts:
         end = start + math.prod(shape)
@@ -345,8 +359,8 @@ def uncut(flat: Array, parts: Layout) -> dict[str, Array]:
     return arrays
 
 
-def flatten(item: Any, arrays: dict[str, Array], path: str) -> Any:
-    """Put every array of `item` into `arrays` under its path; return the rest as plain JSON values."""
+def item_to_arrays(item: Any, arrays: dict[str, Array], path: str) -> Any:
+    """Move every array of `item` into `arrays` under its path, and return the structure as JSON values."""
     if isinstance(item, np.ndarray):
         arrays[path] = item
         return {"array": path}
@@ -355,15 +369,17 @@ def flatten(item: Any, arrays: dict[str, Array], path: str) -> Any:
     if isinstance(item, int):
         return {"number": item}
     if isinstance(item, dict):
-        return {"dict": {key: flatten(value, arrays, f"{path}/{key}") for key, value in item.items()}}
+        return {"dict": {key: item_to_arrays(value, arrays, f"{path}/{key}") for key, value in item.items()}}
     if isinstance(item, tuple):
-        return {"tuple": [flatten(value, arrays, f"{path}/{i}") for i, value in enumerate(item)]}
-    parts = {part.name: flatten(getattr(item, part.name), arrays, f"{path}/{part.name}") for part in fields(item)}
+        return {"tuple": [item_to_arrays(value, arrays, f"{path}/{i}") for i, value in enumerate(item)]}
+    parts = {
+        part.name: item_to_arrays(getattr(item, part.name), arrays, f"{path}/{part.name}") for part in fields(item)
+    }
     return {"record": type(item).__name__, "parts": parts}
 
 
-def unflatten(plan: Any, arrays: dict[str, Array]) -> Any:
-    """The inverse of `flatten`."""
+def item_from_arrays(plan: Any, arrays: dict[str, Array]) -> Any:
+    """Rebuild the item that `item_to_arrays` took apart."""
     if "array" in plan:
         return arrays[plan["array"]]
     if "none" in plan:
@@ -371,10 +387,10 @@ def unflatten(plan: Any, arrays: dict[str, Array]) -> Any:
     if "number" in plan:
         return plan["number"]
     if "dict" in plan:
-        return {key: unflatten(value, arrays) for key, value in plan["dict"].items()}
+        return {key: item_from_arrays(value, arrays) for key, value in plan["dict"].items()}
     if "tuple" in plan:
-        return tuple(unflatten(value, arrays) for value in plan["tuple"])
-    return _RECORDS[plan["record"]](**{name: unflatten(part, arrays) for name, part in plan["parts"].items()})
+        return tuple(item_from_arrays(value, arrays) for value in plan["tuple"])
+    return _RECORDS[plan["record"]](**{name: item_from_arrays(part, arrays) for name, part in plan["parts"].items()})
 
 
 _RECORDS: dict[str, Callable[..., Any]] = {"Unroll": Unroll, "Inputs": Inputs, "Labelled": Labelled}

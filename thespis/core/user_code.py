@@ -1,4 +1,4 @@
-"""Code that a user names: `file.py::name`, `module::name`, or the function itself. Finds it, and says where it is."""
+"""Finds code that a user names by `file.py::name` or `module::name`, and names functions that a user passes."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thespis.core.errors import ThespisError
-from thespis.core.importing import importing
+from thespis.core.import_guard import importing
 
 if TYPE_CHECKING:
     Spec = str | Callable[..., Any]
 else:
-    # The command line and YAML only know the text; from Python the function itself will do.
+    # Flags and YAML hold text only; Python callers may also pass the function itself.
     Spec = str
 
 _OWN_FILE = "thespis_user_"
-"""What the modules of files that were named by their path are called."""
+"""Prefix of the module names of files that were loaded by path."""
 
 
 def locate(function: Callable[..., Any]) -> str:
-    """Where to find a function: `module::name`, or `file.py::name` if it stands in a script or a file given by path.
+    """Return the location of a function: `module::name`, or `file.py::name` for a script or a file loaded by path.
 
-    One that has no name, or only one inside another function, gets a name in angle brackets.
+    The name of a lambda, a local function or a nameless object contains angle brackets.
     """
     name = getattr(function, "__qualname__", f"<{type(function).__name__}>")
     module = getattr(function, "__module__", "__main__")
-    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")  # "<stdin>" of a script from there
+    file = Path(getattr(sys.modules.get(module), "__file__", None) or "")  # may be "<stdin>"
     if file.is_file() and (module == "__main__" or module.startswith(_OWN_FILE)):
         return f"{file.absolute()}::{name}"
     return f"{module}::{name}"
 
 
-def lost(spec: Spec, *, elsewhere: bool = False) -> str | None:
-    """Why something cannot be found again by the name that `locate` gives it, if it cannot.
+def why_unresolvable(spec: Spec, *, elsewhere: bool = False) -> str | None:
+    """Return why `resolve` cannot find `spec` again by its location, or None if it can.
 
-    `elsewhere`: by another process than this.
+    `elsewhere`: whether another process has to find it.
     """
     source, _, name = spec.partition("::") if isinstance(spec, str) else locate(spec).partition("::")
     if "<" in name:
@@ -51,11 +51,11 @@ def lost(spec: Spec, *, elsewhere: bool = False) -> str | None:
 
 
 def resolve(spec: Spec) -> Any:
-    """The function behind `module::name` or `file.py::name`; any other text and any function is returned as it is."""
+    """Return the object that `module::name` or `file.py::name` names; return other text and functions unchanged."""
     if not isinstance(spec, str) or "::" not in spec:
         return spec
     source, _, name = spec.partition("::")
-    if (reason := lost(spec)) is not None:
+    if (reason := why_unresolvable(spec)) is not None:
         raise ThespisError(f"{spec!r} cannot be found again: {reason}; put it into a file and give file.py::name")
     try:
         with importing():
@@ -74,14 +74,14 @@ def _module(source: str) -> types.ModuleType:
         return importlib.import_module(source)
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and Path(script).resolve() == Path(source).resolve():
-        return sys.modules["__main__"]  # importing the script that runs would run it a second time
+        return sys.modules["__main__"]  # importing the running script would run it a second time
     return load_file(Path(source))
 
 
 def load_file(path: Path) -> types.ModuleType:
-    """A Python file as a module, which can import the files beside it, from whatever folder it is loaded.
+    """Load a Python file as a module. The file can import its neighbours, from any working directory.
 
-    What it defines is sent to other processes by value: they could not import it.
+    Its definitions are pickled by value, because other processes cannot import the module.
     """
     import cloudpickle
 
@@ -93,7 +93,7 @@ def load_file(path: Path) -> types.ModuleType:
         module = importlib.util.module_from_spec(plan)
         sys.modules[name] = module
         folder = str(path.resolve().parent)
-        if folder not in sys.path:  # last, as other processes of the run get it too: the file may import its neighbours
+        if folder not in sys.path:  # appended last, as in the run's other processes
             sys.path.append(folder)
         try:
             with importing():

@@ -1,4 +1,4 @@
-"""Reading a small YAML file that somebody may have got wrong, or meant ill with."""
+"""Reads small YAML files that may be malformed or malicious."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from thespis.core.system.files import open_regular
 
 _BYTES = 256 << 10
 _VALUES, _DEPTH = 20_000, 32
-"""A few lines of aliases stand for billions of values, so these are counted as they would be printed."""
+"""Limits of values and nesting. A few lines of aliases can expand to billions of values, so every use counts."""
 
 
 def read_yaml(path: Path, what: str) -> Any:
-    """The content; whatever is wrong with it is told as `what` that cannot be read."""
+    """Return the content; raise a `ThespisError` that `what` cannot be read, with the reason."""
     import yaml
 
     try:
@@ -23,7 +23,7 @@ def read_yaml(path: Path, what: str) -> Any:
             data = file.read(_BYTES + 1)
         if len(data) > _BYTES:
             raise ValueError(f"it is larger than {_BYTES >> 10} kB")
-        if _deepest(data) > 4 * _DEPTH:  # told here, since the parser takes seconds to find that out
+        if _deepest(data) > 4 * _DEPTH:  # checked first, since the parser takes seconds to notice
             raise ValueError("it is nested too deeply")
         content = yaml.safe_load(data.decode())
         _count(content, _VALUES, _DEPTH)
@@ -44,7 +44,7 @@ def _deepest(data: bytes) -> int:
 
 
 def _count(content: Any, left: int, depth: int) -> int:
-    """How many values may still follow."""
+    """Return how many of the `left` values remain after `content`."""
     if depth < 0:
         raise ValueError("it is nested too deeply")
     if left < 0:

@@ -1,4 +1,4 @@
-"""Environments: any Gymnasium id, behind one canonical step; importing this registers the `thespis/` toys."""
+"""Environments: any Gymnasium id behind one canonical step. Importing this package registers the `thespis/` toys."""
 
 from __future__ import annotations
 

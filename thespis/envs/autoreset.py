@@ -1,10 +1,10 @@
-"""One canonical step for every vector environment; nothing else in the project knows the autoreset modes.
+"""One canonical step for every vector environment. No other module depends on Gymnasium's autoreset modes.
 
-What the three modes return when action a2 ends an episode with observation F, and the next one opens with N:
+Action a2 ends an episode with observation F, and the next episode starts with N. The three modes return:
 
     next step:   a2 -> F, done    then any action -> N (a row that is no transition)
     same step:   a2 -> N, done    and F in info["final_obs"]
-    disabled:    a2 -> F, done    and a masked reset -> N, which is done here at once
+    disabled:    a2 -> F, done    and a masked reset -> N, which `Environments.step` calls at once
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from thespis.core.errors import EnvError, ThespisError
 from thespis.core.types import Array, Episode, Tree, map_tree
-from thespis.core.watch import watched
+from thespis.core.watchdog import watch_env
 from thespis.envs.infos import SUCCESS, numbers
 from thespis.envs.spaces import Leaf, env_actions, leaves, limits, observation_space
-from thespis.envs.sync import SEEDS, SyncVector
+from thespis.envs.sync import SEED_LIMIT, SyncVector
 
 _BOOL, _FLOAT = np.dtype(np.bool_), np.dtype(np.float32)
-_LARGEST = np.array(np.finfo(np.float32).max, np.float64)  # compared with faster than a number
-"""Rewards beyond it would be infinite as float32."""
+_LARGEST = np.array(np.finfo(np.float32).max, np.float64)  # faster to compare with than a Python number
+"""Rewards beyond it are infinite as float32."""
 _MOST = float(_LARGEST)
 _FEW = 16
-"""Numbers that are looked at one by one: faster than by arrays, above all where numpy is cold after a wait."""
+"""Up to this many numbers, a Python loop is faster than numpy, above all after a wait with cold caches."""
 
 
 @dataclass(slots=True)
 class EnvStep:
-    """What one step of B environments answered. The arrays are valid until the next step: copy what you keep.
+    """The result of one step of B environments. The next step overwrites the arrays, so copy what you keep.
 
-    `obs`: `[B, ...]`, what the policy acts on next. `rewards`: float32 `[B]`. `terminated`, `truncated`: bool `[B]`.
-    `valid`: bool `[B]`, false where the action was ignored: the environment was reset instead, or is parked.
-    `first`: bool `[B]`, `obs` opens an episode.
-    `final_obs`: `[B, ...]`, meaningful where an episode ended; None when `obs` itself is the last observation there.
-    `episodes`: those that ended here, with the rewards as the environment gave them.
-    `usual`: no episode ended or opened, and every row is a transition, which nearly all steps are like: who sees it
-    need not look at the flags.
+    `obs`: `[B, ...]`, the next input of the policy. `rewards`: float32 `[B]`. `terminated`, `truncated`: bool `[B]`.
+    `valid`: bool `[B]`, false where the action was ignored because the environment was reset or is parked.
+    `first`: bool `[B]`, true where `obs` starts an episode.
+    `final_obs`: `[B, ...]`, the last observation where an episode ended; None if `obs` itself holds it.
+    `episodes`: the episodes that ended in this step, with the environment's own rewards.
+    `mid_episode`: no episode ended or opened and every row is a transition, as in nearly all steps; the flags then need
+    no reading.
     """
 
     obs: Tree
@@ -54,26 +54,26 @@ class EnvStep:
     first: Array
     final_obs: Tree | None
     episodes: list[Episode]
-    usual: bool = False
+    mid_episode: bool = False
 
     @property
-    def taken(self) -> int:
-        """Environment steps that it was: an action that was ignored is none."""
-        return len(self.valid) if self.usual else int(np.count_nonzero(self.valid))
+    def env_steps(self) -> int:
+        """The number of environment steps taken; an ignored action is none."""
+        return len(self.valid) if self.mid_episode else int(np.count_nonzero(self.valid))
 
 
 class Environments:
-    """B environments behind one step, whose every answer is checked before anybody sees it.
+    """B environments behind one step. Every result is checked before it is returned.
 
-    `observation_space` and `action_space` are those of one environment as a policy sees it: floats are float32, and a
-    policy's actions count from 0 or live in [-1, 1] (see `env_actions`). A violation raises EnvError; after one the
-    environments are in an unknown state and must be reset or rebuilt.
+    `observation_space` and `action_space` are the spaces of one environment as a policy sees them: floats are float32,
+    discrete actions count from 0, and continuous actions are in [-1, 1] (see `env_actions`). An invalid result raises
+    EnvError. The environments are then in an unknown state and must be reset or rebuilt.
     """
 
     def __init__(self, vector: VectorEnv[Any, Any, Any]) -> None:
         mode = vector.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
-            raise ThespisError(f"{vector} does not say its autoreset mode; set metadata['autoreset_mode']")
+            raise ThespisError(f"{vector} does not declare its autoreset mode; set metadata['autoreset_mode']")
         self.num_envs = vector.num_envs
         self.observation_space = observation_space(vector.single_observation_space)
         self.action_space = vector.single_action_space
@@ -89,24 +89,24 @@ class Environments:
         self._clear()
 
     def track(self, names: Iterable[str]) -> None:
-        """Give episodes these numbers of the `info` of their last step, beside `is_success`."""
+        """Add these numbers of the last step's `info` to each `Episode`, next to `is_success`."""
         self._tracked = tuple(dict.fromkeys((SUCCESS, *names)))
 
     def _clear(self) -> None:
         self._episodes = [0] * self.num_envs
-        self._now = 0  # steps taken; an episode is as long as it began ago
+        self._now = 0  # steps since the reset; an episode's length is the difference to its start in `_began`
         self._began = [0] * self.num_envs
         self._returns = np.zeros(self.num_envs, np.float64)
         self._never = np.zeros(self.num_envs, np.bool_)
         self._always = np.ones(self.num_envs, np.bool_)
         self._over = self._never.copy()  # episodes that the previous step ended
         self._any_over = False
-        self._playing: Array | None = None  # those that are not parked, if some are
+        self._playing: Array | None = None  # environments that are not parked; None if none is parked
 
     def reset(self, seed: int) -> Tree:
-        """Open episode 0 everywhere; the same seed and actions give the same stream."""
+        """Start episode 0 in every environment; equal seeds and actions give equal results."""
         self._clear()
-        limit = SEEDS - self.num_envs  # vectors add the environment's index
+        limit = SEED_LIMIT - self.num_envs  # vectors add the environment's index
         self._seed, self._resets = int(np.random.SeedSequence(seed).generate_state(1)[0]) % limit, 0
         self._now = -1  # so that an error names step 0
         obs = self._observations(self._reset_vector(None), self._never)
@@ -114,16 +114,16 @@ class Environments:
         return obs
 
     def step(self, actions: Array) -> EnvStep:
-        """Take one step everywhere. `actions`: `[B, ...]`, in the policy's units."""
+        """Step every environment. `actions`: `[B, ...]`, in the policy's units."""
         try:
             obs, raw, terminated, truncated, info = self._vector.step(self._env_actions(actions))
         except EnvError:
             raise
         except Exception as error:
-            raise _anywhere(f"step raised {type(error).__name__}: {error}") from error
+            raise _vector_error(f"step raised {type(error).__name__}: {error}") from error
         self._check_flags(terminated, truncated)
         any_over = _any(terminated) or _any(truncated)
-        usual = not (any_over or self._any_over)
+        mid_episode = not (any_over or self._any_over)
         over: Array = terminated | truncated if any_over else self._never
         final: Tree | None = None
         if self._mode is AutoresetMode.NEXT_STEP:
@@ -142,17 +142,17 @@ class Environments:
             else:
                 obs = self._observations(obs, self._never)
         if self._playing is not None:
-            first, valid, usual = first & self._playing, valid & self._playing, False
+            first, valid, mid_episode = first & self._playing, valid & self._playing, False
         rewards = self._check_rewards(raw)
         self._returns += raw
         self._now += 1
         episodes = self._finish(over, info) if any_over else []
-        return EnvStep(obs, rewards, terminated, truncated, valid, first, final, episodes, usual)
+        return EnvStep(obs, rewards, terminated, truncated, valid, first, final, episodes, mid_episode)
 
     def park(self, rows: Array) -> int:
-        """Do not step these, bool `[B]`, until the next reset; returns how many the next step will step.
+        """Do not step the environments in `rows`, bool `[B]`, until the next reset; return the number still stepped.
 
-        Python environments stay as they are. A native vector steps all that it has, these too.
+        A native vector cannot park: it keeps stepping all its environments.
         """
         if not isinstance(self._vector, SyncVector):
             return self.num_envs
@@ -161,7 +161,7 @@ class Environments:
         return self.num_envs - int(np.count_nonzero(rows))
 
     def render(self) -> Array:
-        """The picture of environment 0, uint8 `[H, W, 3]`, if it was made with `render_mode="rgb_array"`."""
+        """Return the frame of environment 0, uint8 `[H, W, 3]`; it must be made with `render_mode="rgb_array"`."""
         try:
             frames: Any = self._vector.render()
         except NotImplementedError:
@@ -169,32 +169,32 @@ class Environments:
         except gym.error.DependencyNotInstalled as error:
             raise ThespisError(" ".join(str(error).split())) from error
         if not frames or frames[0] is None:
-            raise ThespisError("this environment draws no pictures; choose one that supports render_mode='rgb_array'")
+            raise ThespisError("this environment renders no frames; choose one that supports render_mode='rgb_array'")
         return np.asarray(frames[0])
 
     @property
     def render_fps(self) -> int:
-        """Pictures per second of real time, as the environment says, else 30."""
+        """Frames per second of real time, from the environment's metadata, or 30."""
         return int(self._vector.metadata.get("render_fps") or 30)
 
     def close(self) -> None:
-        """Close every environment; harmless when done twice."""
-        with watched("close"):
+        """Close every environment; a second call does nothing."""
+        with watch_env("close"):
             self._vector.close()
 
     def _reset_vector(self, mask: Array | None) -> Any:
-        # A new seed at each reset, apart by num_envs: the vector adds up to num_envs - 1 to it.
-        seed = (self._seed + self._resets * self.num_envs) % (SEEDS - self.num_envs)
+        # Seeds of successive resets differ by num_envs, because the vector adds up to num_envs - 1 to a seed.
+        seed = (self._seed + self._resets * self.num_envs) % (SEED_LIMIT - self.num_envs)
         self._resets += 1
         try:
             return self._vector.reset(seed=seed, options=None if mask is None else {"reset_mask": mask})[0]
         except EnvError:
             raise
         except Exception as error:
-            raise _anywhere(f"reset raised {type(error).__name__}: {error}") from error
+            raise _vector_error(f"reset raised {type(error).__name__}: {error}") from error
 
     def _reopen(self, obs: Any, over: Array, info: dict[str, Any]) -> tuple[Tree, Tree]:
-        """The observations that open the next episodes, and those that closed the ended ones (`over`)."""
+        """Return the first observations of the next episodes, and the last ones of the ended episodes (`over`)."""
         if self._mode is AutoresetMode.SAME_STEP:
             if "final_obs" not in info:
                 raise self._error(over, "the episode ended without info['final_obs']")
@@ -206,14 +206,14 @@ class Environments:
         return self._observations(opened, over), final
 
     def _replace(self, tree: Tree, rows: Array, batch: Any, opened: Array) -> Tree:
-        """A copy of `tree` with `rows` taken from `batch`, which is a tree of arrays or an array of trees."""
+        """Return a copy of `tree` with `rows` taken from `batch`, a tree of arrays or an array of trees."""
         copy: Tree = map_tree(np.copy, tree)
         for index in rows.nonzero()[0].tolist():
             for leaf in self._leaves:
                 source = batch[leaf.key] if isinstance(batch, dict) else batch
                 row = source[index] if leaf.key is None or source is not batch else source[index][leaf.key]
                 try:
-                    row = leaf.mend(row)
+                    row = leaf.cast(row)
                     if row.shape != leaf.shape:
                         raise ValueError(f"{leaf.name} has shape {row.shape}, the space says {leaf.shape}")
                 except ValueError as error:
@@ -224,9 +224,9 @@ class Environments:
 
     def _finish(self, over: Array, info: dict[str, Any]) -> list[Episode]:
         returns, began, ended = self._returns, self._began, []
-        # The reset row of next-step autoreset is no step.
+        # The reset row of next-step autoreset does not count as a step.
         begin = self._now + (self._mode is AutoresetMode.NEXT_STEP)
-        for env in over.nonzero()[0].tolist():  # seldom more than a few, so faster than by arrays
+        for env in over.nonzero()[0].tolist():  # rarely more than a few, so a loop is faster than arrays
             ended.append(Episode(returns.item(env), self._now - began[env], numbers(info, env, self._tracked)))
             returns[env], began[env] = 0.0, begin
             self._episodes[env] += 1
@@ -236,25 +236,25 @@ class Environments:
         for flags in (terminated, truncated):
             if type(flags) is not np.ndarray or flags.dtype != _BOOL or flags.shape != self._row:
                 name = "terminated" if flags is terminated else "truncated"
-                raise _anywhere(f"{name} is not an array of {self.num_envs} bools")
+                raise _vector_error(f"{name} is not an array of {self.num_envs} bools")
 
     def _check_rewards(self, raw: Any) -> Array:
         if type(raw) is not np.ndarray or raw.shape != self._row or raw.dtype.kind not in "fiub":
-            raise _anywhere(f"the rewards are not an array of {self.num_envs} numbers")
-        if not _sound(raw):
+            raise _vector_error(f"the rewards are not an array of {self.num_envs} numbers")
+        if not _all_finite(raw):
             wrong = ~(np.abs(raw) <= _LARGEST)
             raise self._error(wrong, f"reward is {raw[wrong][0]}")
         rewards: Array = raw if raw.dtype == _FLOAT else raw.astype(np.float32)
         return rewards
 
     def _observations(self, obs: Any, opened: Array) -> Tree:
-        """`obs` as the space says, or EnvError; rows of `opened` belong to the episode after the counted one."""
+        """Return `obs` checked against the space, or raise EnvError. Rows in `opened` belong to the next episode."""
         if self._only is not None:
             return self._check_leaf(self._only, self._shapes[0], obs, opened)
         tree = {}
         for leaf, shape in zip(self._leaves, self._shapes, strict=True):
             if leaf.key not in obs:
-                raise _anywhere(f"{leaf.name} is missing")
+                raise _vector_error(f"{leaf.name} is missing")
             tree[str(leaf.key)] = self._check_leaf(leaf, shape, obs[leaf.key], opened)
         return tree
 
@@ -262,13 +262,13 @@ class Environments:
         array: Array = value
         if type(value) is not np.ndarray or value.dtype != leaf.dtype:
             try:
-                array = leaf.mend(value)
+                array = leaf.cast(value)
             except ValueError as error:
-                raise _anywhere(str(error)) from error
+                raise _vector_error(str(error)) from error
         if array.shape != shape:
-            raise _anywhere(f"{leaf.name} has shape {array.shape[1:]}, the space says {leaf.shape}")
+            raise _vector_error(f"{leaf.name} has shape {array.shape[1:]}, the space says {leaf.shape}")
         if leaf.dtype.kind == "f":
-            if not _sound(array):
+            if not _all_finite(array):
                 self._refuse(leaf, array, np.isfinite(array), opened)
         elif leaf.key in self._limits:
             low, high = self._limits[leaf.key]
@@ -278,7 +278,7 @@ class Environments:
         return array
 
     def _refuse(self, leaf: Leaf, array: Array, good: Array, opened: Array) -> NoReturn:
-        """Name the first environment whose observation is not `good` everywhere."""
+        """Raise an EnvError for the first environment whose observation is not `good` everywhere."""
         rows = np.count_nonzero(good.reshape(self.num_envs, -1), axis=1) < array[0].size
         what = f"{leaf.name} holds {array[~good][0]}"
         if leaf.key in self._limits:
@@ -287,7 +287,7 @@ class Environments:
         raise self._error(rows, what, opened)
 
     def _error(self, rows: Array, what: str, opened: Array | None = None) -> EnvError:
-        """An error that names the first of `rows`, at the step being taken."""
+        """Return an error that names the first environment in `rows` and the current step."""
         index = int(np.argmax(rows))
         episode, step = self._episodes[index], self._now - self._began[index] + 1
         if opened is not None and opened[index]:
@@ -296,19 +296,20 @@ class Environments:
 
 
 def _any(flags: Array) -> bool:
-    """Whether one of these bools is true; for a few of them much faster than `.any()`."""
+    """Whether any flag is true; much faster than `.any()` for few flags."""
     return 1 in flags.tobytes()
 
 
-def _sound(numbers: Array) -> bool:
-    """Whether all of them are finite, as float32."""
+def _all_finite(numbers: Array) -> bool:
+    """Whether all numbers are finite as float32."""
     if numbers.size <= _FEW:
         few = numbers.ravel().tolist()
-        # What is not finite does not leave a sum; and where nothing is NaN, the largest is what it seems.
+        # A sum with a NaN or an infinity is not finite. Without NaN, `max` is reliable.
         return math.isfinite(sum(few)) and max(map(abs, few), default=0.0) <= _MOST
     finite = np.isfinite(numbers) if numbers.dtype == _FLOAT else np.abs(numbers) <= _LARGEST
     return 0 not in finite.tobytes()
 
 
-def _anywhere(what: str) -> EnvError:
+def _vector_error(what: str) -> EnvError:
+    """Return an error of the whole vector, which names no environment."""
     return EnvError(what, env=None, episode=None, step=None)

@@ -1,4 +1,4 @@
-"""One Python environment from its settings: its constructor, then what is put around it."""
+"""Builds one Python environment from its settings: constructor, wrappers, time limit, frame stack."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ AnyEnv = gym.Env[Any, Any]
 
 
 def builder(cfg: EnvConfig, source: EnvSpec | Callable[..., Any], render_mode: str | None) -> Callable[[], AnyEnv]:
-    """A function that makes one environment: constructor, wrappers in their order, time limit, frame stack.
+    """Return a function that makes one environment: constructor, wrappers in order, time limit, frame stack.
 
-    The time limit counts the agent's steps, so it is around a wrapper that skips frames; the frame stack is around a
-    wrapper that changes frames.
+    The time limit counts the agent's steps, so it is outside a wrapper that skips frames. The frame stack is outside
+    wrappers that change frames.
     """
     wrappers = [(resolve(wrapper), _named(wrapper)) for wrapper in cfg.wrappers]
     construct, stacks = _constructor(cfg, source, render_mode)
@@ -43,30 +43,30 @@ def builder(cfg: EnvConfig, source: EnvSpec | Callable[..., Any], render_mode: s
 def _constructor(
     cfg: EnvConfig, source: EnvSpec | Callable[..., Any], render_mode: str | None
 ) -> tuple[Callable[[], Any], bool]:
-    """What makes the environment itself, and whether that stacks frames already."""
+    """Return the constructor of the environment, and whether it already stacks frames."""
     if isinstance(source, EnvSpec) and atari.is_atari(source):
-        env_id, kwargs = source.id, atari.stacked(cfg)
-        return lambda: atari.OneAtari(env_id, kwargs, film=render_mode is not None), True
+        env_id, kwargs = source.id, atari.vector_kwargs(cfg)
+        return lambda: atari.SingleAtari(env_id, kwargs, film=render_mode is not None), True
     kwargs = dict(cfg.kwargs)
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
     if not isinstance(source, EnvSpec):
         return lambda: source(**kwargs), False
     if cfg.time_limit is not None:
-        kwargs["max_episode_steps"] = -1  # none of the id's own
+        kwargs["max_episode_steps"] = -1  # disable the id's own limit
     env_id = source.id
     return lambda: gym.make(env_id, disable_env_checker=True, **kwargs), False
 
 
 def _checked(env: Any, name: str) -> AnyEnv:
-    """`env`, if it is an environment of one agent."""
+    """Return `env` if it is a single-agent environment; otherwise raise a `ThespisError`."""
     if not isinstance(env, gym.Env) and (hasattr(env, "possible_agents") or hasattr(env, "agents")):
         raise ThespisError(
-            f"{name} makes a PettingZoo environment, which has several agents; give an environment of one agent, such "
-            "as one that plays the others' moves itself"
+            f"{name} makes a PettingZoo environment, which has several agents; give a single-agent environment, e.g. "
+            "one that plays the other agents' moves itself"
         )
     if not isinstance(env, gym.Env):
-        raise ThespisError(f"{name} makes an object of {type(env).__name__}; it has to be derived from gymnasium.Env")
+        raise ThespisError(f"{name} makes an object of {type(env).__name__}; return an instance of gymnasium.Env")
     return env
 
 

@@ -1,4 +1,4 @@
-"""Numbers of interest in an environment's `info` when an episode ends: `is_success`, and those a user names."""
+"""Numbers from an environment's `info` at the end of an episode: `is_success`, and the names that a user tracks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from thespis.core.types import Episode
 SUCCESS = "is_success"
 """Always tracked, as in Stable-Baselines3."""
 ENDED = "thespis/ended"
-"""Where `SyncVector` puts the infos of the environments whose episode this step ended, by index."""
+"""Key of `SyncVector`'s info: a dict from environment index to info, for episodes that end in this step."""
 
 
 def metric(name: str, kind: str) -> str:
-    """Its name in metrics; `kind`: rollout or eval."""
+    """Return the metric name of a tracked number. `kind`: rollout or eval."""
     return f"{kind}/success_rate" if name == SUCCESS else f"{kind}/info/{name}"
 
 
 def numbers(info: Mapping[str, Any], env: int, names: Sequence[str]) -> dict[str, float] | None:
-    """Those of `names` that environment `env` gave as it ended; None if there are none.
+    """Return the tracked numbers `names` of environment `env`, whose episode ended; None if it reported none.
 
-    `info`: what a vector's step returned. Gymnasium's vectors hold an array per name and a mask `_name`; with same-step
-    autoreset they keep what belongs to the ended episode in `final_info`.
+    `info`: the info of a vector's step. Gymnasium's vectors hold an array per name and a mask `_name`; with same-step
+    autoreset, `final_info` holds the infos of ended episodes.
     """
     if not info:
         return None
@@ -49,7 +49,7 @@ def _entry(info: Any, name: str, env: int) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """`value` as a finite float, if it is one number; anything else has no mean."""
+    """Return `value` as a float if it is one finite number, otherwise None."""
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.item()
     if not isinstance(value, bool | int | float | np.number | np.bool_):
@@ -59,7 +59,7 @@ def _number(value: Any) -> float | None:
 
 
 def means(episodes: Iterable[Episode]) -> dict[str, float]:
-    """The mean of each name over the episodes that have it."""
+    """Return the mean of each tracked number over the episodes that report it."""
     values: dict[str, list[float]] = {}
     for episode in episodes:
         for name, value in (episode.info or {}).items():

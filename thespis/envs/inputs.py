@@ -1,4 +1,4 @@
-"""What a policy is given of its environments."""
+"""Builds a policy's inputs from the results of environment steps."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from thespis.envs.spaces import action_row
 
 
 def first_inputs(obs: Tree, envs: Environments) -> Inputs:
-    """What a policy is given at the first step: episodes open everywhere, and nothing led there."""
+    """Return the inputs of the first step: every episode starts, and last action and reward are zero."""
     batch = envs.num_envs
     no_action = np.repeat(action_row(envs.action_space)[None], batch, 0)
     return Inputs(obs, np.ones(batch, np.bool_), no_action, np.zeros(batch, np.float32))
 
 
 def next_inputs(step: EnvStep, actions: Array) -> Inputs:
-    """What a policy is given after a step; an episode that opens has no last action or reward."""
-    if step.usual:
+    """Return the inputs after a step. Last action and reward are zero where an episode starts."""
+    if step.mid_episode:
         return Inputs(step.obs, step.first, actions, step.rewards)
     keep = ~step.first
     shaped = keep.reshape(-1, *(1,) * (actions.ndim - 1))

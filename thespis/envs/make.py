@@ -1,4 +1,4 @@
-"""From an environment's name to `Environments`."""
+"""Makes `Environments` from an environment's id, function or config."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from gymnasium.vector import VectorEnv
 from thespis.core.env_config import EnvConfig
 from thespis.core.errors import ThespisError
 from thespis.core.user_code import resolve
-from thespis.core.watch import watched
+from thespis.core.watchdog import watch_env
 from thespis.envs import atari
 from thespis.envs.autoreset import Environments
 from thespis.envs.build import builder
-from thespis.envs.spaces import Choices, Spaces
+from thespis.envs.spaces import FastMultiDiscrete, Spaces
 from thespis.envs.sync import OnEnv, SyncVector
 
 EnvLike = str | Callable[..., gym.Env[Any, Any]]
-"""A Gymnasium id, verbatim (`CartPole-v1`, `ALE/Pong-v5`, `module:EnvId-v0`), or a callable that makes one."""
+"""A Gymnasium id (`CartPole-v1`, `ALE/Pong-v5`, `module:EnvId-v0`), or a function that returns an environment."""
 
 
-def make(
+def make_envs(
     env: EnvLike | EnvConfig, num_envs: int, *, on_env: OnEnv | None = None, render_mode: str | None = None
 ) -> Environments:
-    """`num_envs` environments, by the id's native vector where it has one, else one after the other in this process.
+    """Make `num_envs` environments: the id's native vector if it has one, otherwise a `SyncVector` in this process.
 
-    `on_env(env, episode, step)` is called before each environment is entered; a native vector steps all at once and
-    never calls it. Wrappers and pictures need Python environments (a callable then gets `render_mode` as well).
+    A `SyncVector` calls `on_env(env, episode, step)` before it enters an environment; a native vector never calls it.
+    Wrappers and rendering need Python environments; a function is then also passed `render_mode`.
     """
     if num_envs < 1:
         raise ThespisError(f"cannot make {num_envs} environments; ask for at least 1")
     cfg = env if isinstance(env, EnvConfig) else EnvConfig(env)
     source = resolve(cfg.env)
-    spec = find(source) if isinstance(source, str) else None
+    spec = find_env(source) if isinstance(source, str) else None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -55,10 +55,10 @@ def make(
         raise ThespisError(f"environment {name!r} cannot be made: {_line(error)}") from error
 
 
-def describe(env: EnvLike | EnvConfig) -> Spaces:
-    """The spaces of one environment as a policy sees them; nothing stays open."""
-    environments = make(env, 1)
-    with suppress(Exception):  # the spaces are known by then
+def describe_env(env: EnvLike | EnvConfig) -> Spaces:
+    """Return the spaces of one environment as a policy sees them. The environment is made and closed again."""
+    environments = make_envs(env, 1)
+    with suppress(Exception):  # the spaces are known already
         environments.close()
     return Spaces(environments.observation_space, environments.action_space)
 
@@ -67,7 +67,7 @@ def _vector(
     cfg: EnvConfig, source: EnvSpec | Any, num_envs: int, on_env: OnEnv | None, render_mode: str | None
 ) -> VectorEnv[Any, Any, Any]:
     if isinstance(source, EnvSpec) and not cfg.wrappers:
-        with watched("make"):
+        with watch_env("make"):
             native = _native(cfg, source, num_envs, render_mode)
         if native is not None:
             return native
@@ -75,30 +75,32 @@ def _vector(
 
 
 def _native(cfg: EnvConfig, spec: EnvSpec, num_envs: int, render_mode: str | None) -> VectorEnv[Any, Any, Any] | None:
-    """The id's own vector, if it has one that can do what is asked."""
+    """Return the id's native vector; None if it has none, or none that supports the settings."""
     if spec.vector_entry_point is None or spec.additional_wrappers:
         return None
     if atari.is_atari(spec):
-        # Its limit counts frames, those before the first step among them, so a limit of steps is set from outside.
+        # ale-py's limit counts frames, including no-ops before the first step, so a step limit needs a wrapper.
         if cfg.time_limit is not None or (render_mode is not None and num_envs > 1):
             return None
-        kwargs = atari.stacked(cfg)
-        return atari.make(spec.id, num_envs, kwargs) if render_mode is None else atari.FilmedAtari(spec.id, kwargs)
+        kwargs = atari.vector_kwargs(cfg)
+        return (
+            atari.make_atari(spec.id, num_envs, kwargs) if render_mode is None else atari.FilmedAtari(spec.id, kwargs)
+        )
     if render_mode is not None or cfg.frame_stack is not None:
         return None
     limit = {}
     if cfg.time_limit is not None:
-        if spec.max_episode_steps is None:  # then nothing says that its vector takes a limit
+        if spec.max_episode_steps is None:  # the vector may not accept a limit
             return None
         limit["max_episode_steps"] = cfg.time_limit
     native = gym.make_vec(spec.id, num_envs, vectorization_mode="vector_entry_point", **{**cfg.kwargs, **limit})
     if type(native.action_space) is gym.spaces.MultiDiscrete:
-        native.action_space = Choices(native.action_space)
+        native.action_space = FastMultiDiscrete(native.action_space)
     return native
 
 
-def find(env_id: str) -> EnvSpec:
-    """What Gymnasium knows of an id."""
+def find_env(env_id: str) -> EnvSpec:
+    """Return Gymnasium's spec of an environment id; raise a `ThespisError` if the id is unknown."""
     module, _, name = env_id.rpartition(":")
     if module:
         try:
@@ -122,6 +124,6 @@ def find(env_id: str) -> EnvSpec:
 
 
 def _line(error: Exception) -> str:
-    """What `error` says, in one line."""
+    """Return the message of `error` in one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, gym.error.Error | ImportError) else f"{type(error).__name__}: {text}"

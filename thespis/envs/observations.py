@@ -1,4 +1,4 @@
-"""Observations that a user hands to a policy: one or a batch, told apart by shape, refused by name where wrong."""
+"""Reads the observations that a user passes to a policy: one observation or a batch, distinguished by shape."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from thespis.envs.wrappers import named_parts
 
 
 class ObservationReader:
-    """Reads observations of one space, which went through `observation_space`."""
+    """Reads observations of one space, as `observation_space` returns it. Errors name the wrong part."""
 
     def __init__(self, space: AnySpace) -> None:
         self._leaves, self._limits = leaves(space), limits(space)
         self._spaces: Mapping[Any, AnySpace] = space.spaces if isinstance(space, Dict) else {None: space}
 
     def read(self, obs: Any) -> tuple[Tree, bool]:
-        """A tree of `[B, ...]` arrays, and whether `obs` was a batch; one observation becomes a batch of 1."""
+        """Return a tree of `[B, ...]` arrays, and whether `obs` is a batch; one observation becomes a batch of 1."""
         values = self._values(obs)
         rows: dict[str, int | None] = {}
         arrays: dict[str | None, Array] = {}
@@ -31,8 +31,10 @@ class ObservationReader:
             rows[leaf.name] = len(array) if array.shape != leaf.shape else None
             arrays[leaf.key] = array if array.shape != leaf.shape else array[None]
         if len(set(rows.values())) > 1:
-            said = ", ".join(f"{name}: {'one' if size is None else f'{size} rows'}" for name, size in rows.items())
-            raise ThespisError(f"the parts of the observation are not of one batch ({said}); give all alike")
+            sizes = ", ".join(f"{name}: {'one' if size is None else f'{size} rows'}" for name, size in rows.items())
+            raise ThespisError(
+                f"the parts of the observation have different batch sizes ({sizes}); give all the same number of rows"
+            )
         batched = next(iter(rows.values())) is not None
         if None in arrays:
             return arrays[None], batched
@@ -71,7 +73,7 @@ class ObservationReader:
     def _array(self, leaf: Leaf, value: Any) -> Array:
         expected = f"one is {leaf.dtype} of shape {leaf.shape}, a batch is {_batch(leaf.shape)}"
         try:
-            array = leaf.mend(value)
+            array = leaf.cast(value)
         except (TypeError, ValueError) as error:
             raise ThespisError(f"{leaf.name} cannot be read: {error}; {expected}") from None
         if array.shape != leaf.shape and (array.shape[1:] != leaf.shape or not array.ndim):
@@ -82,7 +84,7 @@ class ObservationReader:
         return array
 
     def _check_range(self, leaf: Leaf, array: Array) -> None:
-        """Refuse integers that the space does not have: a network would look them up and fail without a name."""
+        """Refuse integers outside the space. A network would fail on them without naming the observation."""
         if leaf.key not in self._limits:
             return
         low, high = self._limits[leaf.key]

@@ -1,4 +1,4 @@
-"""Observations of random play, fixed by a seed: what virtual batch normalisation takes its statistics from."""
+"""Observations of random play, determined by a seed. Virtual batch normalisation takes its statistics from them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from thespis.core.types import Array, Tree, map_tree
 from thespis.envs.autoreset import Environments
 
 _STEPS_BETWEEN = 8
-"""Neighbouring frames are nearly the same."""
+"""Steps between the kept observations: consecutive frames are nearly equal."""
 
 
 def reference_batch(envs: Environments, seed: int, rows: int = 128) -> Tree:
-    """At least `rows` observations `[N, ...]`; the same for all who have as many environments and the same seed."""
+    """Return at least `rows` observations `[N, ...]`; they depend on the seed and the number of environments only."""
     rng = np.random.default_rng(seed)
     obs = envs.reset(seed)
     kept = [map_tree(np.copy, obs)]

@@ -1,4 +1,4 @@
-"""Spaces as JSON and back, so that a policy can be loaded without its environment."""
+"""Converts spaces to JSON and back, so that a policy can be loaded without its environment."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from thespis.envs.spaces import AnySpace, Spaces
 
 
 def dump_spaces(spaces: Spaces) -> dict[str, Any]:
+    """Return the spaces as JSON values."""
     return {"observation": _dump(spaces.observation_space), "action": _dump(spaces.action_space)}
 
 
 def load_spaces(text: str, name: str) -> Spaces:
-    """The inverse of `dump_spaces`; `name` of the file is for the message."""
+    """Read spaces from the JSON text of `dump_spaces`. `name`: the file's name, for the error message."""
     try:
         data = json.loads(text)
         return Spaces(_load(data["observation"]), _load(data["action"]))
     except (ValueError, KeyError, TypeError, AssertionError) as error:
-        raise ThespisError(f"{name} does not describe spaces ({error}); remove it to ask the environment") from error
+        raise ThespisError(
+            f"{name} does not describe spaces ({error}); remove it, so that the environment is made to read its spaces"
+        ) from error
 
 
 def _dump(space: AnySpace) -> dict[str, Any]:
@@ -63,7 +66,7 @@ def _load(data: dict[str, Any]) -> AnySpace:
 
 
 def _numbers(bounds: Array) -> Any:
-    """Bounds as lists; one number if all are the same, as those of images are. JSON has no infinity, so it is text."""
+    """Return bounds as lists, or one number if all are equal, as for images. Infinity becomes text: JSON has none."""
     if bounds.size and (bounds == bounds.flat[0]).all():
         bounds = bounds.flat[0]
     return _texts(bounds.tolist())

@@ -1,4 +1,4 @@
-"""Several Python environments in one process, stepped one after the other."""
+"""A vector of Python environments in one process, stepped one after the other."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from gymnasium.vector.utils import batch_space
 
 from thespis.core.errors import EnvError, ThespisError
 from thespis.core.types import Array, Tree
-from thespis.core.watch import watched
+from thespis.core.watchdog import watch_env
 from thespis.envs.infos import ENDED
 from thespis.envs.spaces import leaves, observation_space
 
 OnEnv = Callable[[int, int, int], None]
-SEEDS = 2**31
-"""Seeds stay below this: numpy's RandomState and many simulators in C take no larger ones."""
+"""Called with environment, episode and step before each environment is entered."""
+SEED_LIMIT = 2**31
+"""Exclusive upper bound of seeds: numpy's RandomState and many C simulators accept no larger ones."""
 _NUMBERS, _FLAGS = (int, float, np.number, np.bool_), (bool, np.bool_)
-"""What a reward may be, and an end."""
+"""Accepted types of rewards and of the flags `terminated` and `truncated`."""
 
 
 class SyncVector(VectorEnv[Any, Any, Any]):
-    """A vector of Python environments with next-step autoreset, which knows whom it is stepping.
+    """A vector of Python environments with next-step autoreset.
 
-    `on_env(env, episode, step)` is called before each environment is entered (step 0 is the reset), so that a watchdog
-    can name the one that hangs. Episode e of environment i is seeded with `seed + e * num_envs + i`: no two share a
-    seed, and an episode starts the same however the earlier ones went. The next step overwrites returned arrays.
+    It calls `on_env(env, episode, step)` before it enters an environment (step 0 is the reset), so that a watchdog can
+    name an environment that hangs. Episode e of environment i has the seed `seed + e * num_envs + i`: no two episodes
+    share a seed, and the start of an episode does not depend on earlier ones. The next step overwrites returned arrays.
     """
 
     def __init__(self, build: Callable[[], gym.Env[Any, Any]], num_envs: int, on_env: OnEnv | None = None) -> None:
@@ -37,7 +38,7 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         self.envs: list[gym.Env[Any, Any]] = []
         try:
             for index in range(num_envs):
-                with watched("make", index):
+                with watch_env("make", index):
                     self.envs.append(build())
             self._adopt_spaces()
         except BaseException:
@@ -58,13 +59,14 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         first = self.envs[0]
         for index, env in enumerate(self.envs):
             if env.observation_space != first.observation_space or env.action_space != first.action_space:
-                raise ThespisError(f"environment {index} has other spaces than environment 0; build them all alike")
+                raise ThespisError(f"environment {index} has other spaces than environment 0; give all the same spaces")
         self.metadata["render_fps"] = first.metadata.get("render_fps")
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
         self.observation_space = batch_space(first.observation_space, self.num_envs)
         self.action_space = batch_space(first.action_space, self.num_envs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+        """Start episode 0 of every environment, and unpark all of them."""
         self._seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) if seed is None else seed
         self._episodes = [0] * self.num_envs
         self._parked = [False] * self.num_envs
@@ -73,6 +75,7 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         return self._observations(), {}
 
     def step(self, actions: Array) -> tuple[Tree, Array, Array, Array, dict[str, Any]]:
+        """Step every environment, or reset it if its episode has ended; parked environments stay unchanged."""
         self._ended = {}
         for index in range(self.num_envs):
             if self._parked[index]:
@@ -86,18 +89,19 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         return self._observations(), self._rewards, self._terminated, self._truncated, {ENDED: self._ended}
 
     def park(self, rows: Array) -> None:
-        """Leave these environments, bool `[B]`, as they are until the next reset. Steps say no more of them."""
+        """Do not step the environments marked in `rows`, bool `[B]`, until the next reset."""
         self._parked = rows.tolist()
 
     def render(self) -> tuple[Any, ...]:
+        """Return the rendered frame of each environment."""
         return tuple(env.render() for env in self.envs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close all of them, and only then say what went wrong with the first that failed."""
+        """Close all environments, then raise the first error."""
         errors: list[Exception] = []
         for index, env in enumerate(self.envs):
             try:
-                with watched("close", index):
+                with watch_env("close", index):
                     env.close()
             except Exception as error:
                 errors.append(error)
@@ -106,7 +110,7 @@ class SyncVector(VectorEnv[Any, Any, Any]):
 
     def _open(self, index: int) -> None:
         self._enter(index, 0)
-        seed = (self._seed + self._episodes[index] * self.num_envs + index) % SEEDS
+        seed = (self._seed + self._episodes[index] * self.num_envs + index) % SEED_LIMIT
         try:
             obs, _ = self.envs[index].reset(seed=seed)
         except Exception as error:
@@ -144,7 +148,7 @@ class SyncVector(VectorEnv[Any, Any, Any]):
             try:
                 row = obs if leaf.key is None else obs[leaf.key]
                 if type(row) is not np.ndarray or row.dtype != leaf.dtype:
-                    row = leaf.mend(row)
+                    row = leaf.cast(row)
             except (KeyError, TypeError, IndexError):
                 raise self._error(index, f"{leaf.name} is missing") from None
             except ValueError as error:

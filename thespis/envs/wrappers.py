@@ -1,4 +1,4 @@
-"""What is put around a Python environment: a stack of its last observations, names for the parts of a tuple."""
+"""Wrappers of Python environments: frame stacking, and dict keys for the parts of tuple observations."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from thespis.core.errors import ThespisError
 from thespis.core.types import Array
 from thespis.envs.spaces import AnySpace
 
-Join = Callable[[Sequence[Any]], Array]
+JoinFrames = Callable[[Sequence[Any]], Array]
 
 
 class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
-    """The last `size` observations as one, oldest first; an episode opens with copies of its first.
+    """Stacks the last `size` observations, oldest first. At an episode's start all are copies of its first observation.
 
-    Vectors are put end to end, and images channel on channel, wherever their channels are; flat images `[H, W]` become
-    the channels of one, `[size, H, W]`, as Atari's do. Every part of a Dict is stacked.
+    Vectors are concatenated. Images are concatenated along their channel axis, first or last. Images without channels,
+    `[H, W]`, become the channels of one image `[size, H, W]`, as in Atari. Every part of a Dict is stacked.
     """
 
     def __init__(self, env: gym.Env[Any, Any], size: int) -> None:
         super().__init__(env)
         space = env.observation_space
         self._frames: deque[Any] = deque(maxlen=size)
-        self._joins: dict[str, Join] | Join
+        self._joins: dict[str, JoinFrames] | JoinFrames
         if isinstance(space, Dict):
             self._joins = {key: _join(part) for key, part in space.spaces.items()}
             self.observation_space = Dict(
@@ -39,11 +39,13 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
             self.observation_space = _stacked(space, size, self._joins)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment and fill the stack with the first observation."""
         obs, info = self.env.reset(seed=seed, options=options)
         self._frames.extend([_kept(obs)] * (self._frames.maxlen or 1))
         return self._stack(), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment and push its observation onto the stack."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._frames.append(_kept(obs))
         return self._stack(), reward, terminated, truncated, info
@@ -55,7 +57,7 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class NamedParts(gym.ObservationWrapper[Any, Any, Any]):
-    """A tuple of observations as a dict with the keys "0", "1", ..., which is what networks read."""
+    """Turns tuple observations into dicts with the keys "0", "1", ..., because networks read dicts."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -63,32 +65,33 @@ class NamedParts(gym.ObservationWrapper[Any, Any, Any]):
         self.observation_space = Dict({str(number): part for number, part in enumerate(parts)})
 
     def observation(self, observation: Any) -> dict[str, Any]:
+        """Return the tuple observation as a dict."""
         return named_parts(observation)
 
 
 def named_parts(obs: Sequence[Any]) -> dict[str, Any]:
-    """A tuple observation as `NamedParts` shows it."""
+    """Return a tuple observation as a dict with the keys "0", "1", ...."""
     return {str(number): part for number, part in enumerate(obs)}
 
 
 def _kept(obs: Any) -> Any:
-    """A copy: many environments write the next observation into the same array."""
+    """Return a copy, because many environments write the next observation into the same array."""
     return {key: np.array(part) for key, part in obs.items()} if isinstance(obs, dict) else np.array(obs)
 
 
-def _join(space: AnySpace) -> Join:
-    """How observations of `space` are put together."""
+def _join(space: AnySpace) -> JoinFrames:
+    """Return a function that stacks observations of `space`."""
     shape = space.shape
     if not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete) or shape is None or len(shape) > 3:
         raise ThespisError(f"--frame-stack cannot stack observations of {space}; leave it off, or wrap the environment")
     if len(shape) in (0, 2):
         return lambda frames: np.stack(list(frames))
-    # As networks tell it: the smaller of the outer axes of an image holds the channels.
+    # The smaller of an image's outer axes holds the channels, as in `ImageTorso`.
     axis = 2 if len(shape) == 3 and shape[-1] < shape[0] else 0
     return lambda frames: np.concatenate(list(frames), axis)
 
 
-def _stacked(space: AnySpace, size: int, join: Join) -> AnySpace:
+def _stacked(space: AnySpace, size: int, join: JoinFrames) -> AnySpace:
     if isinstance(space, Box):
         dtype: Any = space.dtype
         return Box(join([space.low] * size), join([space.high] * size), dtype=dtype)

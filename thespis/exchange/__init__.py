@@ -1,1 +1,1 @@
-"""What becomes of gradients between computing and applying them."""
+"""How gradients take effect: applied locally, pushed to a parameter server, or written to shared memory."""

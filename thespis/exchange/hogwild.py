@@ -1,7 +1,7 @@
-"""Hogwild (Recht et al., 2011), as A3C used it: gradients are applied in place to parameters that all workers share.
+"""Hogwild (Recht et al., 2011), as A3C uses it: workers apply gradients in place to shared parameters.
 
-No lock and no message. Two workers may read and write the same numbers at once; what is lost by that is little
-beside what no waiting gains, as long as steps are small.
+There is no lock and no message. Two workers may read and write the same parameter at once; with small steps, the few
+lost writes cost less than waiting would.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from torch import Tensor
 
 from thespis.algorithms.updates.flat import Flat, build_flat, decayed
 from thespis.algorithms.updates.optimizers import clip_gradients
-from thespis.core.budget import Budget, Spending
+from thespis.core.budget import Budget, Progress
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.edges import JoinShared
 from thespis.core.types import Array, Version
-from thespis.exchange.push_pull import HasParameters, flatten, layout
+from thespis.exchange.push_pull import HasParameters, flatten_parameters, parameter_layout
 from thespis.exchange.shared import attach
 
 
 class Hogwild:
-    """A learner's own copy of the parameters, and the shared ones that it changes without asking anybody.
+    """A learner's copy of the parameters, and the shared parameters that it updates without a lock.
 
-    Each worker counts its updates, steps and seconds in a place of its own, so that at least these are exact.
+    Each worker counts its updates, steps and seconds in its own array entry, so these counts are exact.
     """
 
     def __init__(
         self, ctx: Context, network: HasParameters, cfg: OptimizerConfig, join: JoinShared, budget: Budget
     ) -> None:
-        self._ctx, self._cfg, self._join, self._spending = ctx, cfg, join, Spending(budget, ctx.now)
-        self._layout, self._flat = layout(network), flatten(network)
+        self._ctx, self._cfg, self._join, self._progress = ctx, cfg, join, Progress(budget, ctx.now)
+        self._layout, self._flat = parameter_layout(network), flatten_parameters(network)
         self._optimizer: Flat = build_flat(cfg, len(self._flat))
         self._shared: dict[str, Array] = {}
         self._seen = 0
@@ -41,25 +41,27 @@ class Hogwild:
 
     @property
     def version(self) -> Version:
+        """The number of updates in the local copy."""
         return Version(0, self._seen)
 
     async def begin(self) -> None:
-        place = await self._join(self._ctx.identity.index, self._flat.copy(), self._layout)
-        self._shared = attach(place)
+        """Map the shared parameters and copy them."""
+        address = await self._join(self._ctx.identity.index, self._flat.copy(), self._layout)
+        self._shared = attach(address)
         self._optimizer.slots = {name: self._shared[f"optimizer/{name}"] for name in self._optimizer.slots}
-        self._spending.seconds = float(self._shared["seconds"].max())
+        self._progress.seconds = float(self._shared["seconds"].max())
         self._adopt()
 
     def begin_batch(self, steps: int) -> None:
-        """Others see these steps with the next gradients."""
+        """Add the steps of a batch; other workers see them with the next gradients."""
         self._batch_steps = steps
         self._uncounted += steps
 
     def end_batch(self) -> None:
-        """Steps count where the parameters are, with the gradients that they came with."""
+        """Do nothing: steps are counted with the gradients, in shared memory."""
 
     async def apply(self, gradients: list[Tensor] | None) -> bool:
-        """Change the shared parameters in place, then copy them; False if the gradients were not finite."""
+        """Update the shared parameters in place, then copy them; return False if the gradients are not finite."""
         if gradients is None:
             return False
         shared, me = self._shared, self._ctx.identity.index
@@ -71,8 +73,8 @@ class Hogwild:
             self._uncounted = 0
             rate = self._cfg.learning_rate
             if self._cfg.anneal:
-                rate = decayed(rate, self._spending.share(int(shared["steps"].sum())))
-                shared["seconds"][me] = self._spending.seconds
+                rate = decayed(rate, self._progress.fraction(int(shared["steps"].sum())))
+                shared["seconds"][me] = self._progress.seconds
             behind = int(shared["updates"].sum()) - self._seen
             flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
             self._optimizer.step(shared["values"], flat, rate)
@@ -85,10 +87,11 @@ class Hogwild:
         return True
 
     def state(self) -> dict[str, Array]:
-        """Nothing: whoever made the block saves it."""
+        """Return nothing: the role that owns the shared block saves it."""
         return {}
 
-    def restore(self, arrays: dict[str, Array]) -> None: ...
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Do nothing: the role that owns the shared block restores it."""
 
     def _adopt(self) -> None:
         self._seen = int(self._shared["updates"].sum())

@@ -1,7 +1,7 @@
-"""A block of memory that several processes of one machine map: named arrays, one after the other.
+"""A block of named arrays in memory that several processes of one machine map.
 
-It is a memfd of the process that made it, opened by the others through /proc: it has no name in any file system, and
-the kernel takes it back with the last process that maps it, however that ended.
+The block is a memfd of the process that creates it; other processes open it through /proc. It has no name in any file
+system, and the kernel frees it with the last process that maps it, however that process ends.
 """
 
 from __future__ import annotations
@@ -13,49 +13,50 @@ import weakref
 
 import numpy as np
 
-from thespis.core.messages import Place, Plan
 from thespis.core.opaque import aligned
+from thespis.core.payloads import BlockAddress, BlockLayout
 from thespis.core.types import Array
 
 
-class Block:
-    """The arrays of a block that this process made. It lives until `close`, or until the process ends."""
+class SharedBlock:
+    """A block that this process created. It exists until `close`, or until the process ends."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BlockLayout) -> None:
         name = f"thespis-{secrets.token_hex(8)}"
         self._descriptor = os.memfd_create(name)
         os.ftruncate(self._descriptor, _size(plan))
-        # A role that is killed in the simulation does not close what it has.
+        # A role killed in the simulation does not close its block.
         self._close = weakref.finalize(self, os.close, self._descriptor)
-        self.place = Place(os.getpid(), self._descriptor, name, plan)
+        self.address = BlockAddress(os.getpid(), self._descriptor, name, plan)
         self.arrays = _map(self._descriptor, plan)
-        _MINE[name] = self
+        _OWN_BLOCKS[name] = self
 
     def close(self) -> None:
+        """Close the descriptor; other processes can no longer attach."""
         self._close()
 
 
-_MINE: weakref.WeakValueDictionary[str, Block] = weakref.WeakValueDictionary()
-"""Blocks of this process, which need not be mapped again: a thousand simulated workers would run out of descriptors."""
+_OWN_BLOCKS: weakref.WeakValueDictionary[str, SharedBlock] = weakref.WeakValueDictionary()
+"""Blocks of this process. `attach` does not map them again: a thousand simulated workers would exhaust descriptors."""
 
 
-def attach(place: Place) -> dict[str, Array]:
-    """The arrays of another process's block, the very same memory. OSError: it is not on this machine, or gone."""
-    mine = _MINE.get(place.name)
-    if mine is not None:
-        return mine.arrays
-    path = f"/proc/{place.process}/fd/{place.descriptor}"
-    # On another machine these numbers may be those of somebody else's file.
-    if os.readlink(path) != f"/memfd:{place.name} (deleted)":
-        raise FileNotFoundError(f"there is no block {place.name} on this machine")
+def attach(address: BlockAddress) -> dict[str, Array]:
+    """Map the arrays of another process's block. Raises OSError if the block is on another machine or closed."""
+    own = _OWN_BLOCKS.get(address.name)
+    if own is not None:
+        return own.arrays
+    path = f"/proc/{address.process}/fd/{address.descriptor}"
+    # On another machine the same pid and descriptor may refer to an unrelated file.
+    if os.readlink(path) != f"/memfd:{address.name} (deleted)":
+        raise FileNotFoundError(f"no block {address.name} on this machine")
     descriptor = os.open(path, os.O_RDWR)
     try:
-        return _map(descriptor, place.plan)
+        return _map(descriptor, address.plan)
     finally:
         os.close(descriptor)
 
 
-def _map(descriptor: int, plan: Plan) -> dict[str, Array]:
+def _map(descriptor: int, plan: BlockLayout) -> dict[str, Array]:
     memory = mmap.mmap(descriptor, _size(plan))
     arrays, start = {}, 0
     for name, kind, length in plan:
@@ -64,5 +65,5 @@ def _map(descriptor: int, plan: Plan) -> dict[str, Array]:
     return arrays
 
 
-def _size(plan: Plan) -> int:
+def _size(plan: BlockLayout) -> int:
     return sum(aligned(np.dtype(kind).itemsize * length) for _, kind, length in plan)

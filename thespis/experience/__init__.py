@@ -1,1 +1,1 @@
-"""How experience is cut into items, stored, and drawn from."""
+"""Experience: writers cut it into items, replays store and sample them, sources make batches."""

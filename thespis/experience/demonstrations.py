@@ -1,16 +1,16 @@
-"""Demonstrations: whole episodes of somebody who knows how, on disk and as a replay takes them.
+"""Demonstrations: whole episodes of an expert, on disk and as unrolls for a replay.
 
     DIR/episodes.safetensors   the columns below, all episodes one after the other
     DIR/about.json             {"format": "thespis demonstrations", "version": 1, "env": ..., "episodes": E, ...}
-    DIR/manifest.json          size and SHA-256 of both, so that a file that was cut off is known
+    DIR/manifest.json          size and SHA-256 of both, so that a truncated file is detected
 
     obs         [S + E, ...]   float, int or uint8; of a Dict observation, obs/KEY for each of its keys
-    actions     [S, ...]       as the environment takes them
-    rewards     [S]            float32, as the environment gave them
+    actions     [S, ...]       in the environment's action space
+    rewards     [S]            float32, unshaped
     lengths     [E]            int64, steps of each episode: S in all
     terminated  [E]            bool; an episode that did not terminate was truncated
 
-An episode of T steps has T + 1 observations: the last is the one that nothing was done on.
+An episode of T steps has T + 1 observations: no action follows the last one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from safetensors.numpy import load_file, save_file
 from thespis.core.errors import ThespisError
 from thespis.core.system.commit import CorruptCheckpoint, commit_directory, stage, to_json, verify
 from thespis.core.system.files import read_bytes
-from thespis.core.types import AGELESS, Array, Inputs, Tree, Unroll, map_tree
+from thespis.core.types import NO_VERSION, Array, Inputs, Tree, Unroll, map_tree
 from thespis.envs.spaces import AnySpace, Spaces, leaves, policy_actions
 
 _FORMAT, _VERSION = "thespis demonstrations", 1
@@ -39,9 +39,9 @@ _EPISODES, _ABOUT = "episodes.safetensors", "about.json"
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One episode of T steps. `obs`: `[T + 1, ...]`. `actions`: `[T, ...]`, as the environment takes them.
+    """One episode of T steps. `obs`: `[T + 1, ...]`. `actions`: `[T, ...]`, in the environment's action space.
 
-    `rewards`: float32 `[T]`, as the environment gave them. `terminated`: how it ended; if not, it was truncated.
+    `rewards`: float32 `[T]`, unshaped. `terminated`: whether it terminated; if not, it was truncated.
     """
 
     obs: Tree
@@ -56,26 +56,26 @@ class Demonstration:
 # -- on disk ------------------------------------------------------------------------------------------
 
 
-def save(path: Path, episodes: list[Demonstration], about: Mapping[str, Any]) -> None:
-    """Write a new directory, whole or not at all. `about`: what else a reader may want to know."""
+def save_demonstrations(path: Path, episodes: list[Demonstration], about: Mapping[str, Any]) -> None:
+    """Write a new directory atomically. `about`: further entries of about.json."""
     if path.exists():
-        raise ThespisError(f"{path} is there already; give a directory that is not")
+        raise ThespisError(f"{path} already exists; give a new directory")
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = stage(path.parent)
     try:
         save_file(_columns(episodes), staging / _EPISODES)
-        told = {"format": _FORMAT, "version": _VERSION, "episodes": len(episodes), "steps": sum(map(len, episodes))}
-        (staging / _ABOUT).write_bytes(to_json({**told, **about}))
+        entries = {"format": _FORMAT, "version": _VERSION, "episodes": len(episodes), "steps": sum(map(len, episodes))}
+        (staging / _ABOUT).write_bytes(to_json({**entries, **about}))
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
     commit_directory(staging, path)
 
 
-def load(path: Path) -> list[Demonstration]:
-    """The episodes of a directory that `save` wrote, after checking that it is whole."""
+def load_demonstrations(path: Path) -> list[Demonstration]:
+    """Load a directory that `save_demonstrations` wrote, after verifying its digests."""
     if not path.is_dir():
-        raise ThespisError(f"there are no demonstrations in {path}; `thespis record` writes some")
+        raise ThespisError(f"{path} holds no demonstrations; `thespis record` writes some")
     try:
         verify(path, (_ABOUT, _EPISODES))
         about = json.loads(read_bytes(path / _ABOUT, follow=False))
@@ -85,7 +85,7 @@ def load(path: Path) -> list[Demonstration]:
     except CorruptCheckpoint as error:
         raise ThespisError(f"demonstrations: {error.what}; record them again") from error
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise ThespisError(f"{path} holds no demonstrations that can be read: {error}; record them again") from error
+        raise ThespisError(f"the demonstrations in {path} cannot be read: {error}; record them again") from error
 
 
 def _columns(episodes: list[Demonstration]) -> dict[str, Array]:
@@ -109,13 +109,13 @@ def _episodes(path: Path, columns: dict[str, Array]) -> list[Demonstration]:
     steps, number = int(lengths.sum()), len(lengths)
     rows = [len(columns["actions"]), len(columns["rewards"]), len(columns["terminated"]), *map(len, seen.values())]
     if rows != [steps, steps, number, *(steps + number for _ in seen)] or (lengths < 1).any():
-        raise ThespisError(f"demonstrations {path}: the columns do not fit the lengths of the episodes")
+        raise ThespisError(f"demonstrations {path}: the columns do not match the lengths of the episodes")
     made = []
     for index, (end, length) in enumerate(zip(ends.tolist(), lengths.tolist(), strict=True)):
         part, first = slice(end - length, end), end - length + index
-        watched: Tree = map_tree(lambda leaf, first=first, length=length: leaf[first : first + length + 1], obs)
+        observations: Tree = map_tree(lambda leaf, first=first, length=length: leaf[first : first + length + 1], obs)
         terminated = bool(columns["terminated"][index])
-        made.append(Demonstration(watched, columns["actions"][part], columns["rewards"][part], terminated))
+        made.append(Demonstration(observations, columns["actions"][part], columns["rewards"][part], terminated))
     return made
 
 
@@ -123,7 +123,7 @@ def _episodes(path: Path, columns: dict[str, Array]) -> list[Demonstration]:
 
 
 def fitted(episodes: list[Demonstration], spaces: Spaces, source: str) -> list[Demonstration]:
-    """The episodes with the dtypes of `spaces`; refuses those of another environment, and numbers that are none."""
+    """Cast episodes to the dtypes of `spaces`; refuses another environment's episodes and non-finite numbers."""
     made = []
     for number, episode in enumerate(episodes):
         try:
@@ -133,14 +133,14 @@ def fitted(episodes: list[Demonstration], spaces: Spaces, source: str) -> list[D
                 f"demonstrations {source}, episode {number}: {error}; give demonstrations of the environment"
             ) from error
     if not made:
-        raise ThespisError(f"demonstrations {source}: there is not one episode")
+        raise ThespisError(f"demonstrations {source}: there are no episodes")
     return made
 
 
 def _fit(episode: Demonstration, spaces: Spaces) -> Demonstration:
     rewards = np.asarray(episode.rewards)
     if rewards.ndim != 1 or not len(rewards) or rewards.dtype.kind not in "fiub" or not np.isfinite(rewards).all():
-        raise ValueError(f"the rewards are no list of finite numbers, but {rewards.dtype} {rewards.shape}")
+        raise ValueError(f"the rewards must be finite numbers of shape [T], not {rewards.dtype} {rewards.shape}")
     obs = _fit_observations(episode.obs, len(rewards) + 1, spaces.observation_space)
     actions = _fit_actions(np.asarray(episode.actions), len(rewards), spaces.action_space)
     return Demonstration(obs, actions, rewards.astype(np.float32), bool(episode.terminated))
@@ -154,9 +154,9 @@ def _fit_observations(obs: Tree, rows: int, space: AnySpace) -> Tree:
         raise ValueError(f"the observations hold {', '.join(sorted(obs))}, the space is {space}")
     made = {}
     for leaf in wanted:
-        found = leaf.mend(obs[str(leaf.key)] if isinstance(obs, dict) else obs)
+        found = leaf.cast(obs[str(leaf.key)] if isinstance(obs, dict) else obs)
         if found.shape != (rows, *leaf.shape):
-            raise ValueError(f"{leaf.name} has shape {found.shape}, {rows - 1} steps want {(rows, *leaf.shape)}")
+            raise ValueError(f"{leaf.name} has shape {found.shape}, {rows - 1} steps need {(rows, *leaf.shape)}")
         if leaf.dtype.kind == "f" and not np.isfinite(found).all():
             raise ValueError(f"{leaf.name} holds {found[~np.isfinite(found)][0]}")
         made[str(leaf.key)] = found
@@ -165,7 +165,7 @@ def _fit_observations(obs: Tree, rows: int, space: AnySpace) -> Tree:
 
 def _fit_actions(actions: Array, steps: int, space: AnySpace) -> Array:
     if actions.shape != (steps, *(space.shape or ())):
-        raise ValueError(f"the actions have shape {actions.shape}, {steps} steps want {(steps, *(space.shape or ()))}")
+        raise ValueError(f"the actions have shape {actions.shape}, {steps} steps need {(steps, *(space.shape or ()))}")
     if isinstance(space, Box):
         low, high = space.low, space.high
     elif isinstance(space, Discrete | MultiDiscrete):
@@ -173,20 +173,20 @@ def _fit_actions(actions: Array, steps: int, space: AnySpace) -> Array:
     else:
         raise ValueError(f"actions of {space} are not supported")
     if not np.can_cast(actions.dtype, space.dtype or np.int64, "same_kind"):
-        raise ValueError(f"the actions are {actions.dtype}, the space says {space.dtype}")
+        raise ValueError(f"the actions are {actions.dtype}, the space has {space.dtype}")
     outside = ~((actions >= low) & (actions <= high))  # so that NaN is outside
     if outside.any():
         raise ValueError(f"action {actions[outside][0]} is not in {space}")
     return actions.astype(space.dtype)
 
 
-# -- as a replay takes them -----------------------------------------------------------------------------
+# -- as unrolls ------------------------------------------------------------------------------------------
 
 
 def unrolls(episode: Demonstration, length: int, space: AnySpace) -> Iterator[Unroll]:
-    """The episode in unrolls of `length` steps, the last one shorter, of one environment and without a state.
+    """Split an episode into unrolls of `length` steps, the last one shorter, of one environment and without a state.
 
-    `space`: of the environment's actions, which become those of a policy here.
+    `space`: the environment's action space. Unrolls hold the policy's actions.
     """
     actions = policy_actions(space)(episode.actions)[:, None]
     rewards, steps = episode.rewards[:, None], len(episode)
@@ -207,7 +207,7 @@ def unrolls(episode: Demonstration, length: int, space: AnySpace) -> Iterator[Un
             valid=np.ones((end - start, 1), np.bool_),
             behaviour_logp=np.zeros((end - start, 1), np.float32),
             state=(),
-            versions=np.full((end - start, 1), AGELESS, np.int64),
+            versions=np.full((end - start, 1), NO_VERSION, np.int64),
             final_index=np.empty((0, 2), np.int64),
             final_obs=map_tree(lambda leaf: leaf[:0, 0], obs),
         )

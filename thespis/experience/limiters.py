@@ -1,4 +1,4 @@
-"""When a replay lets callers in: the replay ratio is a property of the edge, stated here."""
+"""Limiters: keep samples per insert near a ratio by blocking inserts or samples."""
 
 from __future__ import annotations
 
@@ -10,38 +10,42 @@ from thespis.core.errors import ThespisError
 
 
 class Limiter(Protocol):
-    """Decides, from how many items were ever inserted and sampled, who may go on and who waits."""
+    """Decides whether an insert or a sample may proceed, given the number of items inserted and sampled."""
 
-    def may_insert(self, inserted: int, sampled: int, items: int) -> bool: ...
+    def may_insert(self, inserted: int, sampled: int, items: int) -> bool:
+        """Whether an insert of `items` items may proceed."""
 
-    def may_sample(self, inserted: int, sampled: int, items: int) -> bool: ...
+    def may_sample(self, inserted: int, sampled: int, items: int) -> bool:
+        """Whether a sample of `items` items may proceed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """Insert waits while `capacity` items are stored, sample waits until there are enough.
+class QueueLimiter:
+    """An insert waits while `capacity` items are stored; a sample waits until there are enough.
 
-    With every item sampled once this bounds lag: no more than `capacity` items can be waiting.
+    Every item is sampled once, so this bounds lag: at most `capacity` items wait.
     """
 
     capacity: int
 
     def may_insert(self, inserted: int, sampled: int, items: int) -> bool:
+        """Whether `items` more items fit."""
         return inserted - sampled + items <= self.capacity
 
     def may_sample(self, inserted: int, sampled: int, items: int) -> bool:
+        """Whether `items` items are stored."""
         return inserted - sampled >= items
 
 
 @dataclass(frozen=True, slots=True)
 class SamplesPerInsert:
-    """Keeps samples near `ratio` per insert, counted from when `warm_up` items were there:
+    """Keeps samples near `ratio` per insert, counted from the end of the warm-up:
 
-        warm_up <= inserted  before anything is sampled
+        warm_up <= inserted  before the first sample
         -error <= ratio * (inserted - warm_up) - sampled <= error  from then on
 
-    An insert that would leave the band waits for samples, a sample that would leave it waits for inserts. So the
-    ratio is the same on every runtime and machine: who is slow decides how long a run takes, not what it computes.
+    An insert that would leave the band waits for samples; a sample that would leave it waits for inserts. So the ratio
+    is the same on every runtime and machine: speed decides how long a run takes, not what it computes.
     """
 
     ratio: float
@@ -50,21 +54,23 @@ class SamplesPerInsert:
 
     @classmethod
     def of(cls, cfg: ReplayConfig, insert: int, sample: int) -> SamplesPerInsert:
-        """The configured band, given the most items that one insert brings and one sample takes."""
+        """The configured band, given the most items of one insert and of one sample."""
         error = cfg.error or 2.0 * max(cfg.samples_per_insert * insert, sample)
         return cls(cfg.samples_per_insert, cfg.warm_up, error)
 
     def may_insert(self, inserted: int, sampled: int, items: int) -> bool:
+        """Whether the balance stays below the band's upper end."""
         return self._balance(inserted + items, sampled) <= self.error
 
     def may_sample(self, inserted: int, sampled: int, items: int) -> bool:
+        """Whether the warm-up is over and the balance stays above the band's lower end."""
         return inserted >= self.warm_up and self._balance(inserted, sampled + items) >= -self.error
 
-    def refuse(self, name: str, insert: int, sample: int) -> None:
-        """Say no to a band in which both sides could wait, given the most items one insert or one sample moves.
+    def validate(self, name: str, insert: int, sample: int) -> None:
+        """Refuse a band that can deadlock, given the most items of one insert and of one sample.
 
-        While warming up, `ratio * insert <= error` lets inserts go on. Later both wait only if the band is narrower
-        than one insert and one sample together; `sample <= error` makes it wide enough.
+        During the warm-up `ratio * insert <= error` lets inserts proceed. Later both sides wait only if the band is
+        narrower than one insert and one sample together; `sample <= error` makes it wide enough.
         """
         if not self.ratio > 0.0 or self.warm_up < 1:
             raise ThespisError(
@@ -74,8 +80,8 @@ class SamplesPerInsert:
         least = max(self.ratio * insert, sample)
         if self.error < least:
             raise ThespisError(
-                f"{name}: an error of {self.error:g} samples is less than what one insert brings ({insert} x "
-                f"{self.ratio:g}) or one sample takes ({sample}), so both could wait for ever; raise it to {least:g}"
+                f"{name}: an error of {self.error:g} samples is less than one insert ({insert} x "
+                f"{self.ratio:g}) or one sample ({sample}), so both could wait forever; raise it to {least:g}"
             )
 
     def _balance(self, inserted: int, sampled: int) -> float:

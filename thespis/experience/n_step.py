@@ -7,36 +7,38 @@ from typing import ClassVar
 
 import numpy as np
 
-from thespis.core.types import Array, Transitions, Unroll
-from thespis.experience.steps import GOES_ON, NOTHING, TERMINATED, Steps
+from thespis.core.types import Array, TransitionBatch, Unroll
+from thespis.experience.step_storage import GOES_ON, NOTHING, TERMINATED, StepStorage
 
 
 @dataclass(frozen=True, slots=True)
 class NStep:
-    """From row t: R, the sum over k < m of discount^k r_{t+k}, and what is seen m = min(n, steps to the end) later.
+    """From row t: the return R = sum over k < m of discount^k r_{t+k}, and the observation m steps later.
 
-    Bootstrapping there is worth discount^m, or 0 if the episode terminated on the way. So the last n - 1 steps of an
-    episode have shorter windows, which end at its real last observation where it was truncated.
+    m = min(n, steps to the end of the episode). The bootstrap factor is discount^m, or 0 if the episode terminated
+    within the window. So the last n - 1 steps of an episode have shorter windows; after a truncation these end at the
+    episode's last observation.
     """
 
     n: int
     discount: float
-    nbytes: ClassVar = 0  # all it needs is in the steps
+    nbytes: ClassVar = 0  # windows are computed from the steps
 
-    def opened(self, steps: Steps, unroll: Unroll, numbers: Array) -> Array:
-        """Rows of this unroll where a window starts: every step; `numbers`: `[T + 1, B]`, of its observations."""
+    def opened(self, steps: StepStorage, unroll: Unroll, numbers: Array) -> Array:
+        """Rows of this unroll at which a window starts: every step. `numbers`: `[T + 1, B]`, of its observations."""
         rows: Array = numbers[:-1][unroll.valid]
         return rows
 
-    def sort(self, steps: Steps, pending: Array) -> tuple[Array, Array]:
-        """The rows whose windows are complete, and those that wait for steps to come."""
+    def sort(self, steps: StepStorage, pending: Array) -> tuple[Array, Array]:
+        """The rows with complete windows, and the rows that wait for further steps."""
         complete = self.complete(steps, pending)
         return pending[complete], pending[~complete]
 
-    def complete(self, steps: Steps, numbers: Array) -> Array:
-        """Which rows have all of their window by now: bool `[N]`.
+    def complete(self, steps: StepStorage, numbers: Array) -> Array:
+        """Which rows have complete windows: bool `[N]`.
 
-        If values are kept, that of the observation after the window is part of it: the policy must have acted there.
+        With stored values the window includes the value of the observation after it, so the policy must have acted
+        there.
         """
         over = np.zeros(len(numbers), np.bool_)
         known = np.ones(len(numbers), np.bool_)
@@ -50,10 +52,10 @@ class NStep:
             known &= ~np.isnan(steps.values[numbers % steps.capacity, 0])
         return over | known
 
-    def errors(self, steps: Steps, numbers: Array) -> Array:
-        """|TD error| of complete windows as the policy valued them when it acted, float32 `[N]`; NaN where it did not.
+    def errors(self, steps: StepStorage, numbers: Array) -> Array:
+        """|TD error| of complete windows by the policy's values at acting time, float32 `[N]`; NaN without a value.
 
-        It did not value the last observation of a truncated episode if the environment was reset at once.
+        The last observation of a truncated episode has no value if the environment was reset at once.
         """
         returns, discounts, following = self.read(steps, numbers)
         best = steps.values[following % steps.capacity, 1]
@@ -61,8 +63,8 @@ class NStep:
         errors: Array = np.abs(returns + future - steps.values[numbers % steps.capacity, 0])
         return errors
 
-    def read(self, steps: Steps, numbers: Array) -> tuple[Array, Array, Array]:
-        """Returns R, the discount of what follows (both float32 `[N]`), and the numbers of the rows that follow."""
+    def read(self, steps: StepStorage, numbers: Array) -> tuple[Array, Array, Array]:
+        """Returns R, the bootstrap factor (both float32 `[N]`), and the numbers of the rows to bootstrap from."""
         returns = np.zeros(len(numbers), np.float32)
         discounts = np.ones(len(numbers), np.float32)
         going = np.ones(len(numbers), np.bool_)
@@ -71,16 +73,16 @@ class NStep:
             ends, following = steps.ends[slots], steps.following[slots]
             returns += going * discounts * steps.rewards[slots]
             discounts *= np.where(going, self.discount * (ends != TERMINATED), 1.0).astype(np.float32)
-            # A terminated row need not be followed by anything; what stands there is worth 0.
+            # A terminated row may have no following row; its bootstrap factor is 0.
             numbers = np.where(going & (following != NOTHING), following, numbers)
             going &= ends == GOES_ON
         return returns, discounts, numbers
 
-    def batch(self, steps: Steps, keys: Array, weights: Array, inserted: int) -> Transitions:
-        """The transitions from rows `keys`."""
+    def batch(self, steps: StepStorage, keys: Array, weights: Array, inserted: int) -> TransitionBatch:
+        """The transitions that start at rows `keys`."""
         slots = keys % steps.capacity
         rewards, discounts, following = self.read(steps, keys)
-        return Transitions(
+        return TransitionBatch(
             obs=steps.observations(keys),
             actions=steps.actions[slots],
             rewards=rewards,
@@ -89,12 +91,12 @@ class NStep:
             versions=steps.versions[slots],
             weights=weights,
             keys=keys,
-            taken=inserted,
+            env_steps_at_sample=inserted,
         )
 
     def state(self) -> dict[str, Array]:
-        """All it needs is in the steps."""
+        """Empty: windows are computed from the steps."""
         return {}
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """All it needs is in the steps."""
+        """Do nothing: windows are computed from the steps."""

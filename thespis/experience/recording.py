@@ -1,4 +1,4 @@
-"""Where demonstrations come from: episodes of a trained policy, of a scripted one, or those that somebody collected."""
+"""Sources of demonstrations: a trained policy, a scripted policy, a directory, or a Minari dataset."""
 
 from __future__ import annotations
 
@@ -16,50 +16,52 @@ from thespis.core.types import Array, Inputs, Tree, map_tree
 from thespis.core.user_code import Spec, locate, resolve
 from thespis.envs.autoreset import Environments
 from thespis.envs.inputs import first_inputs, next_inputs
-from thespis.envs.make import EnvLike, make
+from thespis.envs.make import EnvLike, make_envs
 from thespis.envs.spaces import Spaces, env_actions, policy_actions
-from thespis.experience.demonstrations import Demonstration, fitted, load
+from thespis.experience.demonstrations import Demonstration, fitted, load_demonstrations
 
 if TYPE_CHECKING:
-    from thespis.networks.acting import Stepper
+    from thespis.networks.policy_runner import PolicyRunner
 
-Act = Callable[[Inputs], Array]
-"""What a policy does, `[1, ...]` in its own units, on inputs `[1]`."""
+ActFunction = Callable[[Inputs], Array]
+"""Returns a policy's actions, `[1, ...]` in the policy's units, for inputs `[1]`."""
 _LONGEST = 1_000_000
-"""Steps after which an episode of somebody else's policy is taken never to end."""
+"""Steps after which an episode counts as endless."""
 
 
 def gather(source: Spec, env: EnvLike | EnvConfig, episodes: int, seed: int) -> list[Demonstration]:
-    """Up to `episodes` demonstrations in `env`, checked against its spaces.
+    """Collect up to `episodes` demonstrations in `env`, checked against its spaces.
 
     `source`: a directory that `thespis record` wrote, `minari:NAME` of a dataset on this machine, or a scripted policy
     (`file.py::function`, `module::function`, or the function), which plays that many episodes from `seed` on.
     """
-    envs = make(env, 1)
+    envs = make_envs(env, 1)
     try:
         spaces, name = Spaces(envs.observation_space, envs.action_space), source
         if callable(source) or "::" in source:
             name = locate(source) if callable(source) else source
-            found = record(envs, scripted(resolve(source), envs, name), episodes, seed)
+            found = record(envs, scripted_policy(resolve(source), envs, name), episodes, seed)
         elif source.startswith("minari:"):
             found = from_minari(source.removeprefix("minari:"), episodes)
         else:
-            found = load(Path(source))[:episodes]
+            found = load_demonstrations(Path(source))[:episodes]
     finally:
         envs.close()
     return fitted(found, spaces, str(name))
 
 
-def record(envs: Environments, act: Act, episodes: int, seed: int, longest: int | None = None) -> list[Demonstration]:
-    """Whole episodes of one environment, one after the other. Those that take `longest` steps are truncated there."""
-    policy_actions(envs.action_space)  # refuses what cannot be read back
+def record(
+    envs: Environments, act: ActFunction, episodes: int, seed: int, longest: int | None = None
+) -> list[Demonstration]:
+    """Play whole episodes in one environment. Episodes of `longest` steps are truncated."""
+    policy_actions(envs.action_space)  # refuses unsupported spaces
     to_env = env_actions(envs.action_space)
     made: list[Demonstration] = []
     inputs = first_inputs(envs.reset(seed), envs)
     seen, done, rewards = [_row(inputs.obs)], [], []
     over = False
     while len(made) < episodes:
-        if not over or inputs.first[0]:  # else this step is a reset, whatever is done
+        if not over or inputs.first[0]:  # else this step is a reset and ignores the action
             actions = act(inputs)
         step = envs.step(actions)
         over = bool(step.terminated[0] or step.truncated[0])
@@ -79,21 +81,21 @@ def record(envs: Environments, act: Act, episodes: int, seed: int, longest: int 
     return made
 
 
-def trained(stepper: Stepper, greedy: bool) -> Act:
-    """A trained policy, with its memory."""
-    state = stepper.initial_state(1)
+def trained_policy(runner: PolicyRunner, greedy: bool) -> ActFunction:
+    """The act function of a trained policy, with its recurrent state."""
+    state = runner.initial_state(1)
 
     def act(inputs: Inputs) -> Array:
         nonlocal state
-        acted = stepper.act(inputs, state, greedy)
+        acted = runner.act(inputs, state, greedy)
         state = acted.state
         return acted.actions
 
     return act
 
 
-def scripted(function: Any, envs: Environments, name: str) -> Act:
-    """A policy written by hand: `function()` opens an episode and returns `act(obs)`, an action of the environment."""
+def scripted_policy(function: Any, envs: Environments, name: str) -> ActFunction:
+    """The act function of a script: `function()` starts an episode and returns `act(obs)`, an env action."""
     to_policy, space = policy_actions(envs.action_space), envs.action_space
     opened: Any = None
 
@@ -106,14 +108,14 @@ def scripted(function: Any, envs: Environments, name: str) -> Act:
         except Exception as error:
             raise ThespisError(f"the scripted policy {name} raised {type(error).__name__}: {error}") from error
         if not space.contains(action if action.ndim else action.item()):
-            raise ThespisError(f"the scripted policy {name} did {action}, which is not in {space}")
+            raise ThespisError(f"the scripted policy {name} returned {action}, which is not in {space}")
         return to_policy(action[None])
 
     return act
 
 
 def from_minari(name: str, episodes: int) -> list[Demonstration]:
-    """The first episodes of a Minari dataset that is on this machine; nothing is downloaded."""
+    """Load the first episodes of a Minari dataset on this machine; downloads nothing."""
     if importlib.util.find_spec("minari") is None:
         raise ThespisError("Minari is not installed; install it with: pip install 'thespis[demos]'")
     import minari
@@ -123,12 +125,12 @@ def from_minari(name: str, episodes: int) -> list[Demonstration]:
         return [_from_minari(episode) for episode in islice(dataset.iterate_episodes(), episodes)]
     except Exception as error:
         raise ThespisError(
-            f"Minari dataset {name!r} cannot be read: {error}; `minari list local` tells those there are"
+            f"Minari dataset {name!r} cannot be read: {error}; `minari list local` lists the available ones"
         ) from error
 
 
 def _from_minari(episode: Any) -> Demonstration:
-    # Episodes of Minari may stop without an end where collecting stopped: like a truncation, as far as learning goes.
+    # A Minari episode may stop where collecting stopped; learning treats that as a truncation.
     obs = map_tree(np.asarray, episode.observations)
     return Demonstration(obs, np.asarray(episode.actions), np.asarray(episode.rewards), bool(episode.terminations[-1]))
 

@@ -1,4 +1,4 @@
-"""Where a learner's batches come from."""
+"""Sources of a learner's batches."""
 
 from __future__ import annotations
 
@@ -9,49 +9,52 @@ import numpy as np
 
 from thespis.core.context import Context
 from thespis.core.edges import Draw, InsertStream, Prioritise, Sample
-from thespis.core.types import Array, Drawn, Stream, Unroll, Version
-from thespis.experience.joined import joined
+from thespis.core.types import Array, ReplaySample, Stream, Unroll, Version
+from thespis.experience.concat import concat_batches
 from thespis.experience.writers import concatenate
 
 
-class Batches:
-    """Batches of unrolls side by side, the next one always asked for before the learner starts on this one.
+class QueueSource:
+    """Batches of concatenated unrolls. The next sample is requested before the learner starts on this batch.
 
-    The learner then seldom waits for a message, at the price of one update of lag.
+    So the learner seldom waits for a message, at the cost of one update of lag.
     """
 
     def __init__(self, ctx: Context, sample: Sample, items: int) -> None:
         self._ctx, self._sample, self._items = ctx, sample, items
         self._next: asyncio.Future[list[Unroll]] | None = None
 
-    async def take(self) -> Unroll:
+    async def next(self) -> Unroll:
+        """Wait for the next batch."""
         if self._next is None:
             self._next = self._ctx.ahead(self._sample(self._items))
         unrolls = await self._ctx.wait(self._sample.name, self._next)
         self._next = self._ctx.ahead(self._sample(self._items))
-        # Let the request leave before the learner's work blocks this process.
+        # Send the request before the learner's work blocks this process.
         await asyncio.sleep(0)
         return concatenate(unrolls)
 
     async def done(self, batch: Unroll, priorities: Array | None) -> None:
-        """A queue wants nothing back."""
+        """Do nothing: a queue has no priorities."""
 
     async def close(self) -> None:
+        """Cancel the pending sample."""
         if self._next is not None:
             self._next.cancel()
 
 
-class Rounds:
-    """Batches of unrolls that were all made by the learner's present version; its actors wait for the next one.
+class OnPolicyRounds:
+    """Batches of unrolls of the learner's current version only; its actors wait for the next version.
 
-    Any other unroll is late: of an actor that was not waited for, or made for a learner's life before this one. It is
-    dropped and counted, because a batch that is on-policy but for some rows is not.
+    Every other unroll is late: its actor was too slow, or it was collected for an earlier incarnation of the learner.
+    Late unrolls are dropped and counted, because one such row would make the batch off-policy.
     """
 
     def __init__(self, ctx: Context, sample: Sample, items: int, version: Callable[[], Version]) -> None:
         self._ctx, self._sample, self._items, self._version = ctx, sample, items, version
 
-    async def take(self) -> Unroll:
+    async def next(self) -> Unroll:
+        """Wait for a batch of the current version."""
         version = self._version().packed()
         unrolls: list[Unroll] = []
         while len(unrolls) < self._items:
@@ -63,18 +66,18 @@ class Rounds:
         return concatenate(unrolls)
 
     async def done(self, batch: Unroll, priorities: Array | None) -> None:
-        """A queue wants nothing back."""
+        """Do nothing: a queue has no priorities."""
 
     async def close(self) -> None:
-        """Nothing is asked for ahead."""
+        """Do nothing: no sample is prefetched."""
 
 
-class Draws:
-    """Batches of what a replay holds, or its shards. Several are drawn by one call, the next is always made ahead.
+class ReplaySource:
+    """Batches from a replay or its shards. One prefetched call per shard samples several batches.
 
-    Every shard gives an equal part of each batch, so item i of one of S shards is drawn with probability P(i) / S: the
-    importance weights of all are comparable, and are divided by the largest of what the calls brought together.
-    With `prioritise`, what an update found of a batch goes back to where it came from while the next is learned from.
+    Every shard contributes an equal part of each batch, so item i of one of S shards is drawn with probability P(i) /
+    S. The importance weights of all shards are therefore comparable, and are divided by the largest weight of the
+    calls. With `prioritise`, priorities go back to the shards while the learner continues.
     """
 
     def __init__(
@@ -86,29 +89,32 @@ class Draws:
         prioritise: Sequence[Prioritise] = (),
         sharers: int = 1,
     ) -> None:
-        """`samples`, `prioritise`: the edges to each shard. `sharers`: how many learners draw from this replay; each
-        counts its share of the steps in it.
+        """`samples`, `prioritise`: the edges to each shard.
+
+        `sharers`: number of learners that sample this replay; each counts its share of the steps.
         """
         self._ctx, self._samples, self._part, self._batches = ctx, samples, batch // len(samples), batches
         self._prioritise, self._sharers = prioritise, sharers
-        self._drawn: list[Drawn] = []
-        self._next: list[asyncio.Future[Drawn]] = []
+        self._drawn: list[ReplaySample] = []
+        self._next: list[asyncio.Future[ReplaySample]] = []
         self._sent: list[asyncio.Future[None]] = []
 
-    async def take(self) -> Drawn:
+    async def next(self) -> ReplaySample:
+        """Wait for the next batch."""
         if not self._drawn:
-            self._next = self._next or self._ask()
+            self._next = self._next or self._request()
             shares = [
-                await self._ctx.wait(sample.name, answer)
-                for sample, answer in zip(self._samples, self._next, strict=True)
+                await self._ctx.wait(sample.name, pending)
+                for sample, pending in zip(self._samples, self._next, strict=True)
             ]
-            self._next = self._ask()
-            # Let the requests leave before the learner's work blocks this process.
+            self._next = self._request()
+            # Send the requests before the learner's work blocks this process.
             await asyncio.sleep(0)
             self._drawn = self._cut(shares)
         return self._drawn.pop()
 
-    async def done(self, batch: Drawn, priorities: Array | None) -> None:
+    async def done(self, batch: ReplaySample, priorities: Array | None) -> None:
+        """Send the priorities to the shards."""
         if not self._prioritise or priorities is None:
             return
         for edge, sent in zip(self._prioritise, self._sent, strict=False):
@@ -118,28 +124,31 @@ class Draws:
         self._sent = [self._ctx.ahead(prioritise(keys, part)) for prioritise, keys, part in parts]
 
     async def close(self) -> None:
+        """Cancel all pending calls."""
         for drawn in self._next:
             drawn.cancel()
         for sent in self._sent:
             sent.cancel()
 
-    def _ask(self) -> list[asyncio.Future[Drawn]]:
+    def _request(self) -> list[asyncio.Future[ReplaySample]]:
         return [self._ctx.ahead(sample(self._part * self._batches)) for sample in self._samples]
 
-    def _cut(self, shares: list[Drawn]) -> list[Drawn]:
-        """Batches of as much from each shard; the last is taken first."""
+    def _cut(self, shares: list[ReplaySample]) -> list[ReplaySample]:
+        """Cut the samples into batches with an equal part of each shard; the last is used first."""
         largest = max(share.weights.max() for share in shares)
         for share in shares:
             share.weights = share.weights / largest
-            share.taken //= self._sharers
+            share.env_steps_at_sample //= self._sharers
         starts = range(0, self._part * self._batches, self._part)
-        return [joined([share.part(start, start + self._part) for share in shares]) for start in reversed(starts)]
+        return [
+            concat_batches([share.part(start, start + self._part) for share in shares]) for start in reversed(starts)
+        ]
 
 
-class Streamed:
-    """Says whose unrolls these are, so that a replay can join them. `inserted`: what the replay had from all by then.
+class StreamInsert:
+    """Inserts unrolls with the actor's stream, so that a replay can join them. `inserted`: items in the replay so far.
 
-    That count outlives any actor, so schedules that follow it need nothing of their own in a checkpoint.
+    That count outlives any actor, so schedules that follow it need no checkpoint.
     """
 
     def __init__(self, ctx: Context, insert: InsertStream) -> None:

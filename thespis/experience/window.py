@@ -1,30 +1,34 @@
-"""What an item of a replay is: which of the stored steps it reads."""
+"""Window: defines an item of a replay by the stored steps it reads."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from thespis.core.types import Array, Drawn, Unroll
-from thespis.experience.steps import Steps
+from thespis.core.types import Array, ReplaySample, Unroll
+from thespis.experience.step_storage import StepStorage
 
 
 class Window(Protocol):
-    """What an item is: which rows it reads along the links from its own. Rows are given by number, int64 `[N]`."""
+    """An item: the rows it reads along the links from its first. Rows are given by number, int64 `[N]`."""
 
-    def opened(self, steps: Steps, unroll: Unroll, numbers: Array) -> Array:
-        """Rows where windows start, of an unroll that was just written to rows `numbers`, `[T + 1, B]`."""
+    def opened(self, steps: StepStorage, unroll: Unroll, numbers: Array) -> Array:
+        """Rows at which windows start, of an unroll just written to rows `numbers`, `[T + 1, B]`."""
 
-    def sort(self, steps: Steps, pending: Array) -> tuple[Array, Array]:
-        """The rows whose windows are complete, and those that wait; others are given up."""
+    def sort(self, steps: StepStorage, pending: Array) -> tuple[Array, Array]:
+        """The rows with complete windows, and the rows that wait; all others are given up."""
 
-    def errors(self, steps: Steps, numbers: Array) -> Array:
-        """First priorities, float32 `[N]`, by the values the actor sent; NaN where it sent none."""
+    def errors(self, steps: StepStorage, numbers: Array) -> Array:
+        """Initial priorities, float32 `[N]`, by the actor's action values; NaN without a value."""
 
-    def batch(self, steps: Steps, keys: Array, weights: Array, inserted: int) -> Drawn: ...
+    def batch(self, steps: StepStorage, keys: Array, weights: Array, inserted: int) -> ReplaySample:
+        """The items that start at rows `keys`."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of memory."""
 
-    def state(self) -> dict[str, Array]: ...
+    def state(self) -> dict[str, Array]:
+        """Arrays for a checkpoint."""
 
-    def restore(self, arrays: dict[str, Array]) -> None: ...
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Load what `state` returned."""

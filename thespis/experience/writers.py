@@ -1,22 +1,33 @@
-"""Writers cut what actors live through into items. The writer is an object either side of an edge can hold."""
+"""Writers cut the steps of actors into items. Either side of an edge can hold one."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from thespis.core.types import Acted, Array, Inputs, State, Tree, Unroll, Version, empty_tree, map_tree, parts_of
+from thespis.core.types import (
+    Array,
+    Inputs,
+    PolicyOutput,
+    State,
+    Tree,
+    Unroll,
+    Version,
+    empty_tree,
+    map_tree,
+    tree_leaves,
+)
 from thespis.envs.autoreset import EnvStep
 
 
 class UnrollWriter:
     """Collects T steps of B environments into an `Unroll`; consecutive unrolls share one observation.
 
-    unroll k     inputs 0 1 2 ... T            (T is only bootstrapped from)
+    unroll k     inputs 0 1 2 ... T            (T is only for bootstrapping)
     unroll k+1                    0 1 2 ... T
     """
 
     def __init__(self, length: int, inputs: Inputs, state: State, return_discount: float | None = None) -> None:
-        """`inputs` and `state` are those of the first step. `return_discount`: also write the returns so far."""
+        """`inputs`, `state`: of the first step. `return_discount`: also write discounted returns."""
         self._length = length
         self._t = 0
         self._version: Version | None = None  # of the last step
@@ -24,8 +35,8 @@ class UnrollWriter:
         self._carry: Array = np.zeros(len(inputs.first))
         self.open(inputs, state)
 
-    def write(self, acted: Acted, version: Version, step: EnvStep, inputs: Inputs) -> Unroll | None:
-        """Add one step: what was done, what came of it, what is seen next."""
+    def write(self, acted: PolicyOutput, version: Version, step: EnvStep, inputs: Inputs) -> Unroll | None:
+        """Add one step: the actions, their result and the next inputs; returns a completed unroll, if any."""
         unroll, t = self._unroll, self._t
         unroll.actions[t], unroll.behaviour_logp[t] = acted.actions, acted.logp
         if acted.q is not None:
@@ -33,7 +44,7 @@ class UnrollWriter:
                 unroll.q = np.empty((self._length, *acted.q.shape), np.float32)
             unroll.q[t] = acted.q
         unroll.rewards[t] = step.rewards
-        if not step.usual:
+        if not step.mid_episode:
             self._flag(step)
         if version is not self._version:
             self._version = version
@@ -52,7 +63,7 @@ class UnrollWriter:
         return self._t + 1 == self._length
 
     def cut(self) -> Unroll:
-        """What was written since the last unroll, as a shorter one; `open` the next."""
+        """Return the steps since the last unroll as a shorter one; call `open` before the next step."""
         unroll, t = self._unroll, self._t
         for name in ("actions", "rewards", "terminated", "truncated", "valid", "behaviour_logp", "versions"):
             setattr(unroll, name, getattr(unroll, name)[:t])
@@ -66,7 +77,7 @@ class UnrollWriter:
         return unroll
 
     def open(self, inputs: Inputs, state: State) -> None:
-        """Begin an unroll at these inputs; `write` does it by itself when one is full."""
+        """Start an unroll at these inputs; `write` does so itself after a full one."""
         shape = (self._length, len(inputs.first))
         self._unroll = Unroll(
             inputs=Inputs(
@@ -97,13 +108,13 @@ class UnrollWriter:
     def _put(self, inputs: Inputs) -> None:
         stored, t = self._unroll.inputs, self._t
         if isinstance(stored.obs, dict):
-            for store, value in zip(stored.obs.values(), parts_of(inputs.obs), strict=True):
+            for store, value in zip(stored.obs.values(), tree_leaves(inputs.obs), strict=True):
                 store[t] = value
         else:
             stored.obs[t] = inputs.obs
 
     def _flag(self, step: EnvStep) -> None:
-        """Take down which episodes ended and opened; an unroll is made as if none did."""
+        """Record which episodes ended and started; a new unroll defaults to neither."""
         unroll, t = self._unroll, self._t
         unroll.terminated[t], unroll.truncated[t] = step.terminated, step.truncated
         unroll.valid[t], unroll.inputs.first[t + 1] = step.valid, step.first
@@ -116,7 +127,7 @@ class UnrollWriter:
         self._finals.append((index, map_tree(lambda leaf: leaf[envs].copy(), final_obs)))
 
     def _close(self) -> None:
-        # What led to each later input stands in the unroll already; one operation for all of them is cheaper.
+        # The unroll holds all last actions and rewards by now; filling them in one operation is cheaper.
         unroll, keep = self._unroll, ~self._unroll.inputs.first[1:]
         np.multiply(unroll.rewards, keep, out=unroll.inputs.last_reward[1:])
         shaped = keep.reshape(*keep.shape, *(1,) * (unroll.actions.ndim - 2))
@@ -131,10 +142,10 @@ class UnrollWriter:
 
 
 def discounted_returns(rewards: Array, ended: Array, carry: Array, discount: float) -> tuple[Array, Array]:
-    """Discounted sum of the past rewards of each stream: `[T, B]` returns, and the `[B]` carry for the next unroll.
+    """Discounted sum of past rewards of each stream: `[T, B]` returns, and the `[B]` carry for the next unroll.
 
-    `ended[t]`: bool, the episode ended with `rewards[t]`. `carry` is zeros at first. Only the side that holds the
-    environments can keep it: unrolls of several actors reach a learner interleaved.
+    `ended[t]`: bool, the episode ended with `rewards[t]`. `carry`: zeros at first. It stays with the environments,
+    because unrolls of several actors reach a learner interleaved.
     """
     returns = np.empty(rewards.shape, np.float32)
     for t in range(len(rewards)):
@@ -144,11 +155,11 @@ def discounted_returns(rewards: Array, ended: Array, carry: Array, discount: flo
 
 
 def concatenate(unrolls: list[Unroll]) -> Unroll:
-    """Unrolls of equal length side by side: their environments become one batch axis."""
+    """Concatenate unrolls of equal length along the environment axis."""
     if len(unrolls) == 1:
         return unrolls[0]
 
-    def beside(*leaves: Array) -> Array:
+    def concat(*leaves: Array) -> Array:
         return np.concatenate(leaves, axis=1)
 
     offsets = np.cumsum([0, *(unroll.rewards.shape[1] for unroll in unrolls[:-1])])
@@ -158,21 +169,21 @@ def concatenate(unrolls: list[Unroll]) -> Unroll:
     q = [unroll.q for unroll in unrolls if unroll.q is not None]
     return Unroll(
         inputs=Inputs(
-            obs=map_tree(beside, *(part.obs for part in inputs)),
-            first=beside(*(part.first for part in inputs)),
-            last_action=beside(*(part.last_action for part in inputs)),
-            last_reward=beside(*(part.last_reward for part in inputs)),
+            obs=map_tree(concat, *(part.obs for part in inputs)),
+            first=concat(*(part.first for part in inputs)),
+            last_action=concat(*(part.last_action for part in inputs)),
+            last_reward=concat(*(part.last_reward for part in inputs)),
         ),
-        actions=beside(*(unroll.actions for unroll in unrolls)),
-        rewards=beside(*(unroll.rewards for unroll in unrolls)),
-        terminated=beside(*(unroll.terminated for unroll in unrolls)),
-        truncated=beside(*(unroll.truncated for unroll in unrolls)),
-        valid=beside(*(unroll.valid for unroll in unrolls)),
-        behaviour_logp=beside(*(unroll.behaviour_logp for unroll in unrolls)),
+        actions=concat(*(unroll.actions for unroll in unrolls)),
+        rewards=concat(*(unroll.rewards for unroll in unrolls)),
+        terminated=concat(*(unroll.terminated for unroll in unrolls)),
+        truncated=concat(*(unroll.truncated for unroll in unrolls)),
+        valid=concat(*(unroll.valid for unroll in unrolls)),
+        behaviour_logp=concat(*(unroll.behaviour_logp for unroll in unrolls)),
         state=tuple(np.concatenate(parts) for parts in zip(*(unroll.state for unroll in unrolls), strict=True)),
-        versions=beside(*(unroll.versions for unroll in unrolls)),
+        versions=concat(*(unroll.versions for unroll in unrolls)),
         final_index=np.concatenate(index),
         final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *(unroll.final_obs for unroll in unrolls)),
-        returns=beside(*returns) if returns else None,
-        q=beside(*q) if q else None,
+        returns=concat(*returns) if returns else None,
+        q=concat(*q) if q else None,
     )

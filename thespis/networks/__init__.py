@@ -1,1 +1,1 @@
-"""Policies and value functions, and how an actor uses them."""
+"""Policy and value networks, action distributions, and the runner with which an actor steps a policy."""

@@ -1,4 +1,4 @@
-"""A network from its settings: the algorithm's own kind, or one that a user's factory makes."""
+"""Builds a network from its settings: the algorithm's own class, or a user's factory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 def build_network(
     network_class: Callable[..., PolicyNetwork], cfg: NetworkConfig, spaces: Spaces, seed: int
 ) -> PolicyNetwork:
-    """The configured network, initialised from `seed` alone."""
+    """Build the configured network; its weights depend on `seed` only."""
     observations, actions = spaces.observation_space, spaces.action_space
 
     def build() -> PolicyNetwork:
@@ -34,7 +34,7 @@ def build_network(
 
 
 def _custom(cfg: NetworkConfig, spaces: Spaces) -> PolicyNetwork:
-    """The network of a user's factory, which may also take the network's settings as its third argument."""
+    """Call a user's factory, which may take the network's settings as a third argument."""
     factory = resolve(cfg.factory)
     if not callable(factory):
         raise ThespisError(f"--network.factory is {cfg.factory!r}; give file.py::function or module::function")
@@ -42,7 +42,7 @@ def _custom(cfg: NetworkConfig, spaces: Spaces) -> PolicyNetwork:
     made: PolicyNetwork = factory(*arguments[: 3 if _takes_three(factory) else 2])
     if not isinstance(made, torch.nn.Module):
         raise ThespisError(
-            f"--network.factory {cfg.factory!r} makes a {type(made).__name__}; it has to make a torch module"
+            f"--network.factory {cfg.factory!r} returns a {type(made).__name__}; return a torch.nn.Module"
         )
     return made
 
@@ -50,6 +50,6 @@ def _custom(cfg: NetworkConfig, spaces: Spaces) -> PolicyNetwork:
 def _takes_three(factory: Callable[..., object]) -> bool:
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except ValueError:  # of some builtins
+    except ValueError:  # some builtins have no signature
         return False
     return sum(each.kind in _POSITIONAL and each.default is each.empty for each in parameters) >= 3

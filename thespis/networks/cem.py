@@ -1,7 +1,7 @@
-"""The cross-entropy method: the best action by scoring many, where no formula gives it (Rubinstein and Kroese, 2004).
+"""The cross-entropy method (Rubinstein and Kroese, 2004): search for the best action by scoring samples.
 
-Draw, score, keep the elite, fit the distribution to it, draw again. Rows are searched side by side, in numpy: an action
-is a short vector, so calls would cost more than arithmetic.
+Each iteration samples actions, scores them, keeps the elite, and fits the sampling distribution to the elite. All rows
+are searched at once, in numpy: an action is a short vector, so call overhead would dominate.
 """
 
 from __future__ import annotations
@@ -16,33 +16,36 @@ from thespis.core.types import Array
 from thespis.networks.configs import CEMConfig
 
 Score = Callable[[Array], Array]
-"""Values float32 `[N, S]` of actions `[N, S, width]`, S of them for each of N rows."""
+"""A function that returns values float32 `[N, S]` of actions `[N, S, width]`: S samples for each of N rows."""
 
 
-class Parts(NamedTuple):
-    """What an action vector is made of: `continuous` numbers in [-1, 1], then a one-hot for each of `choices`."""
+class ActionParts(NamedTuple):
+    """The layout of an action vector: `continuous` numbers in [-1, 1], then a one-hot vector for each of `choices`."""
 
     continuous: int
     choices: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:
+        """Length of the action vector."""
         return self.continuous + sum(self.choices)
 
     @property
     def countable(self) -> int | None:
-        """How many different actions there are, if these can be counted."""
+        """Number of different actions; None if some parts are continuous."""
         return None if self.continuous else int(np.prod(self.choices))
 
 
-def search(score: Score, rows: int, parts: Parts, cfg: CEMConfig, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The best action found for each row, `[N, width]`, and its value `[N]`.
+def search(
+    score: Score, rows: int, parts: ActionParts, cfg: CEMConfig, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Return the best action found for each row, `[N, width]`, and its value `[N]`.
 
-    It is the best of all samples, not the last mean: a mean of two modes may be worse than either. Where there are no
-    more actions than samples, every one is scored instead, which is exact.
+    The result is the best of all samples, not the last mean: the mean of two modes may be worse than either. If there
+    are no more actions than samples, every action is scored, which is exact.
     """
     if parts.countable is not None and parts.countable <= cfg.samples:
-        return _best(score, np.broadcast_to(every(parts), (rows, parts.countable, parts.width)))
+        return _best(score, np.broadcast_to(every_choice(parts), (rows, parts.countable, parts.width)))
     mean = np.zeros((rows, 1, parts.continuous), np.float32)
     deviation = np.ones_like(mean)
     chances = [np.full((rows, 1, n), 1.0 / n, np.float32) for n in parts.choices]
@@ -62,20 +65,20 @@ def search(score: Score, rows: int, parts: Parts, cfg: CEMConfig, rng: np.random
     return best, highest
 
 
-def every(parts: Parts) -> Array:
-    """All actions that are choices only, float32 `[countable, width]`."""
+def every_choice(parts: ActionParts) -> Array:
+    """Return every action of purely discrete parts, float32 `[countable, width]`."""
     one_hots = [np.eye(n, dtype=np.float32) for n in parts.choices]
     return np.array([np.concatenate(rows) for rows in product(*one_hots)], np.float32)
 
 
-def uniform(rows: int, parts: Parts, rng: np.random.Generator) -> Array:
-    """Any actions, `[N, width]`."""
+def uniform(rows: int, parts: ActionParts, rng: np.random.Generator) -> Array:
+    """Return uniformly random actions, `[N, width]`."""
     numbers = rng.uniform(-1.0, 1.0, (rows, parts.continuous)).astype(np.float32)
     return np.concatenate([numbers, *(_one_hot(rng.integers(0, n, rows), n) for n in parts.choices)], 1)
 
 
-def split(actions: Array, parts: Parts) -> list[Array]:
-    """The one-hots of each choice, `[..., n]`."""
+def split(actions: Array, parts: ActionParts) -> list[Array]:
+    """Return the one-hot vectors of each discrete part, `[..., n]`."""
     bounds = np.cumsum((parts.continuous, *parts.choices))
     return [actions[..., start:end] for start, end in pairwise(bounds)]
 
@@ -87,7 +90,7 @@ def _best(score: Score, actions: Array) -> tuple[Array, Array]:
 
 
 def _draw(mean: Array, deviation: Array, chances: list[Array], samples: int, rng: np.random.Generator) -> Array:
-    """`[N, samples, width]`. Numbers are clipped before they are scored: the environment would clip them too."""
+    """Sample actions, `[N, samples, width]`. Numbers are clipped before scoring, as the environment would clip them."""
     rows, _, continuous = mean.shape
     numbers = mean + deviation * rng.standard_normal((rows, samples, continuous), np.float32)
     drawn = [numbers.clip(-1.0, 1.0, out=numbers)]

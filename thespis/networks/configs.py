@@ -1,4 +1,4 @@
-"""Settings of the networks that single algorithms have. Loads no torch, so that `--help` answers at once."""
+"""Network settings of single algorithms. This module does not import torch, so `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -12,57 +12,59 @@ from thespis.core.errors import ThespisError
 
 @dataclass(frozen=True)
 class DPGNetworkConfig(NetworkConfig):
-    """The network that acts, and the critic that values what it does; they share nothing."""
+    """The policy network and the critic; they share no parameters."""
 
     activation: Literal["tanh", "relu"] = "relu"
-    """Activation of the mlps."""
+    """Activation function of both MLPs."""
     hidden: tuple[LayerSize, ...] = (256, 256)
-    """Layer sizes of the mlp that acts."""
+    """Hidden layer sizes of the policy's MLP."""
     critic_hidden: tuple[LayerSize, ...] = (256, 256)
-    """Layer sizes of the critic's mlp; the first reads the observation, the others its features and the action."""
+    """Hidden layer sizes of the critic's MLP, at least two. The action enters at the second layer."""
 
     def __post_init__(self) -> None:
         if len(self.critic_hidden) < 2:
-            raise ThespisError("a critic's first layer does not see the action; give --network.critic-hidden two")
+            raise ThespisError(
+                "the action enters the critic at its second layer; give --network.critic-hidden at least two layers"
+            )
 
 
 @dataclass(frozen=True)
-class EvolvedNetworkConfig(NetworkConfig):
-    """The policy that evolution strategies perturb."""
+class ESNetworkConfig(NetworkConfig):
+    """The policy network that evolution strategies perturb."""
 
     normalize_observations: bool = False
-    """Normalise vector observations by the statistics of all generations before, the same for everybody."""
+    """Normalise vector observations by the statistics of all earlier generations, the same on every worker."""
     virtual_batch_norm: bool = True
-    """Normalise images after every convolution by what a fixed batch of random play gives in the perturbed network."""
+    """Virtual batch normalisation after every convolution; the reference batch comes from random actions."""
 
 
 @dataclass(frozen=True)
 class CEMConfig:
-    """The search for the best action by the cross-entropy method."""
+    """Action search by the cross-entropy method (CEM)."""
 
     samples: Count = 64
-    """Actions scored in each iteration (QT-Opt paper: 64); choices alone, if no more than these, are all scored."""
+    """Actions scored per iteration (paper: 64). A discrete action space of at most this size is scored completely."""
     iterations: Count = 2
-    """Times that samples are drawn, scored, and the distribution fitted to the best (paper: 2)."""
+    """CEM iterations: draw samples, score them, fit the distribution to the elites (paper: 2)."""
     elites: Count = 6
-    """How many of the best it is fitted to (paper: 6)."""
+    """Number of best samples to fit the distribution to (paper: 6)."""
     floor: Positive = 0.01
-    """Least deviation that is fitted; actions reach from -1 to 1."""
+    """Minimum standard deviation of the fitted distribution; actions range from -1 to 1."""
 
     def __post_init__(self) -> None:
         if self.elites > self.samples >= 1:
             raise ThespisError(
-                f"the best {self.elites} of {self.samples} samples cannot be had; raise --network.cem.samples or lower "
+                f"{self.samples} samples cannot contain {self.elites} elites; raise --network.cem.samples or lower "
                 "--network.cem.elites"
             )
 
 
 @dataclass(frozen=True)
-class ScoredNetworkConfig(NetworkConfig):
-    """The network of Q(x, a), and how the best action is found with it."""
+class QFunctionConfig(NetworkConfig):
+    """The Q-function network Q(x, a), and the search for its best action."""
 
     hidden: tuple[LayerSize, ...] = (64, 64)
-    """Layer sizes of the mlp; the first reads the observation, the others its features and the action."""
+    """Hidden layer sizes of the MLP, at least two. The action enters at the second layer."""
     activation: Literal["tanh", "relu"] = "relu"
-    """Activation of the mlp."""
+    """Activation function of the MLP."""
     cem: CEMConfig = field(default_factory=CEMConfig)

@@ -1,4 +1,4 @@
-"""Which torso reads which observation space, and dict observations read by one torso per key."""
+"""Chooses a torso for each observation space; a Dict observation gets one torso per key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from thespis.core.config import NetworkConfig
 from thespis.core.errors import ThespisError
-from thespis.networks.images import NATURE_MIN_SIDE, is_image, least_side
+from thespis.networks.images import NATURE_MIN_SIDE, is_image, shorter_side
 from thespis.networks.inputs import TensorTree
 from thespis.networks.normalize import Normalizer
 from thespis.networks.torso import MLP, ImageTorso, OneHotTorso, VectorTorso
@@ -20,7 +20,7 @@ Torso = ImageTorso | OneHotTorso | VectorTorso
 
 
 class Encoder(nn.Module):
-    """Observations `[N, ...]` (a tensor, or a dict of them) to features `[N, size]`."""
+    """Turns observations `[N, ...]`, a tensor or a dict of tensors, into features `[N, size]`."""
 
     def __init__(self, space: spaces.Space[Any], cfg: NetworkConfig) -> None:
         super().__init__()
@@ -39,6 +39,7 @@ class Encoder(nn.Module):
         self.normalizes = any(isinstance(torso, VectorTorso) and torso.normalizer is not None for torso in torsos)
 
     def forward(self, obs: TensorTree) -> Tensor:
+        """Return features `[N, size]`; a dict's features are concatenated."""
         if self._keys is None:
             features: Tensor = self.torsos[0](obs)
             return features
@@ -46,7 +47,7 @@ class Encoder(nn.Module):
         return torch.cat([torso(obs[key]) for key, torso in zip(self._keys, self.torsos, strict=True)], 1)
 
     def observe(self, obs: TensorTree) -> None:
-        """Feed `[N, ...]` observations to the running statistics of the torsos that normalise."""
+        """Update the running statistics of normalising torsos with `[N, ...]` observations."""
         for index, torso in enumerate(self.torsos):
             if isinstance(torso, VectorTorso) and torso.normalizer is not None:
                 leaf = obs[self._keys[index]] if self._keys is not None and isinstance(obs, dict) else obs
@@ -74,8 +75,8 @@ def _build_torso(name: str, space: spaces.Space[Any], cfg: NetworkConfig) -> Tor
 def _build_image_torso(space: spaces.Space[Any], cfg: NetworkConfig) -> Torso:
     assert space.shape is not None
     if cfg.torso == "auto":
-        # Grid worlds encode a few cells as tiny images, which no convolution of stride 4 can read.
-        large = least_side(space.shape) >= NATURE_MIN_SIDE
+        # Grid worlds encode a few cells as tiny images, which are too small for a convolution of stride 4.
+        large = shorter_side(space.shape) >= NATURE_MIN_SIDE
         return ImageTorso(space.shape, "nature") if large else _build_vector_torso(space, cfg)
     return ImageTorso(space.shape, cfg.torso)
 

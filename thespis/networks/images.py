@@ -1,4 +1,4 @@
-"""Which observations are images, and which of them convolutions can read; without torch, so that a check can ask."""
+"""Recognises image observations, and images too small for convolutions. Imports no torch, so checks start fast."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from gymnasium.spaces import Box, Dict, Space
 from thespis.core.config import NetworkConfig
 
 NATURE_MIN_SIDE = 36
-"""Smallest image side that the three unpadded convolutions of `NatureCNN` leave anything of."""
+"""Smallest image side for which the three unpadded convolutions of `NatureCNN` produce an output."""
 _LOOKS_LIKE_ONE = 8
-"""Sides from which numbers in three axes are more likely an image than a table."""
+"""Side from which an array of three axes is probably an image."""
 
 
 def is_image(space: Space[Any]) -> bool:
+    """Whether the space is a uint8 Box of three axes."""
     return isinstance(space, Box) and len(space.shape) == 3 and space.dtype == np.uint8
 
 
-def least_side(shape: tuple[int, ...]) -> int:
-    """The shorter side of an image; the smallest axis holds its channels."""
+def shorter_side(shape: tuple[int, ...]) -> int:
+    """Return the shorter side of an image, whose smallest axis holds the channels."""
     return sorted(shape)[1]
 
 
 def image_notes(space: Space[Any], network: NetworkConfig) -> list[str]:
-    """What to say of images that the network will read as long vectors, which is seldom what was meant."""
+    """Return notes on images that an MLP will read as long vectors, which is rarely intended."""
     if network.torso != "auto" or network.factory:
         return []
     notes = []
@@ -33,7 +34,7 @@ def image_notes(space: Space[Any], network: NetworkConfig) -> list[str]:
     for name, part in parts.items():
         if not isinstance(part, Box) or len(part.shape) != 3:
             continue
-        what, side = f"observation {name!r}".replace(" ''", ""), least_side(part.shape)
+        what, side = f"observation {name!r}".replace(" ''", ""), shorter_side(part.shape)
         if is_image(part) and side < NATURE_MIN_SIDE:
             notes.append(
                 f"{what}: images of {part.shape} are too small for the default convolutions, which need "

@@ -1,4 +1,4 @@
-"""Initialisation: orthogonal weights, zero biases, and a seed that stays private."""
+"""Initialisation: orthogonal weights, zero biases, and a seed that does not touch torch's global generator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def orthogonal(layer: Layer, gain: float = 2.0**0.5) -> Layer:
-    """The layer, freshly initialised; the default gain keeps the scale of what passes through a ReLU."""
+    """Initialise a layer and return it. The default gain preserves the scale of activations through a ReLU."""
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -21,7 +21,7 @@ def orthogonal(layer: Layer, gain: float = 2.0**0.5) -> Layer:
 
 
 def init_network(factory: Callable[[], Network], seed: int) -> Network:
-    """Build a network whose weights depend on `seed` alone, leaving torch's global generator as it was."""
+    """Build a network whose weights depend on `seed` only; torch's global generator keeps its state."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return factory()

@@ -1,4 +1,4 @@
-"""Inputs as tensors: the same fields as `thespis.core.types.Inputs`, without copying."""
+"""Converts policy inputs from numpy to tensors, without copying."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TensorTree = Tensor | dict[str, Tensor]
 
 @dataclass(slots=True)
 class TensorInputs:
-    """`thespis.core.types.Inputs` for a network; leading axes always `[T, B]`."""
+    """`thespis.core.types.Inputs` as tensors; the leading axes are always `[T, B]`."""
 
     obs: TensorTree
     first: Tensor
@@ -23,18 +23,18 @@ class TensorInputs:
 
 
 def as_tensor(array: Array) -> Tensor:
-    """A tensor on the array's own memory; read-only memory is copied, since tensors cannot promise not to write."""
+    """Return a tensor that shares the array's memory; a read-only array is copied, since tensors are writable."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def as_tensors(tree: Tree) -> TensorTree:
-    """`as_tensor` on every leaf."""
+    """Apply `as_tensor` to every leaf of a tree."""
     tensors: TensorTree = map_tree(as_tensor, tree)
     return tensors
 
 
 def tensor_inputs(inputs: Inputs) -> TensorInputs:
-    """Inputs that already have both axes `[T, B]`, as tensors."""
+    """Return inputs with the leading axes `[T, B]` as tensors."""
     return TensorInputs(
         as_tensors(inputs.obs), as_tensor(inputs.first), as_tensor(inputs.last_action), as_tensor(inputs.last_reward)
     )

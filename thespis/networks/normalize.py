@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from thespis.networks.moments import LIMIT
+from thespis.networks.running_moments import MAX_DEVIATIONS
 
 
 class Normalizer(nn.Module):
-    """Subtracts a running mean and divides by a running deviation, element by element.
+    """Subtracts a running mean and divides by a running standard deviation, per element.
 
-    The statistics are buffers: they travel with the weights, so actors normalise exactly as the learner of that
-    version did. Only `update` changes them, never `forward`.
+    The statistics are buffers. They are published with the weights, so actors normalise exactly as the learner did at
+    that version. Only `update` changes them, never `forward`.
     """
 
     mean: Tensor
@@ -41,5 +41,6 @@ class Normalizer(nn.Module):
         self.count.copy_(total)
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Normalise `[N, size]` observations and clip them."""
         scale = (self.var + 1e-8).rsqrt()
-        return ((rows - self.mean) * scale).clamp(-LIMIT, LIMIT).float()
+        return ((rows - self.mean) * scale).clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS).float()

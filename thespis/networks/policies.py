@@ -1,4 +1,4 @@
-"""The policy-and-value network, and the protocol a network of your own must meet."""
+"""The stock actor-critic network, and the protocol that a custom network implements."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from thespis.networks.encoder import Encoder
 from thespis.networks.heads import DiagGaussian, Distribution, build_distribution
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs, TensorTree
-from thespis.networks.layers import branch
+from thespis.networks.numpy.mlp import heads_forward
 from thespis.networks.recurrent import LSTMCore
 
 
-class Output(NamedTuple):
-    """`params`: distribution parameters `[T, B, P]`. `values`: `[T, B]`.
+class NetworkOutput(NamedTuple):
+    """Output of a policy network. `params`: distribution parameters `[T, B, P]`. `values`: state values `[T, B]`.
 
-    `states`: per part of the recurrent state, its value after each step, `[T, B, ...]`; empty if feed-forward.
+    `states`: each part of the recurrent state after each step, `[T, B, ...]`; empty for a feed-forward network.
     """
 
     params: Tensor
@@ -31,32 +31,37 @@ class Output(NamedTuple):
 
 
 class PolicyNetwork(Protocol):
-    """What actors and learners ask of a network: an `nn.Module` with these methods.
+    """The interface of a network to actors and learners: an `nn.Module` with these methods.
 
-    To bring your own, pass a factory `network(observation_space, action_space) -> nn.Module`. The module must act
-    alike on `[1, B]` step by step and on `[T, B]` at once: `forward` zeroes the state of environment b before
-    consuming step t wherever `inputs.first[t, b]`, and draws no random numbers (no dropout).
+    To use your own network, pass a factory `network(observation_space, action_space) -> nn.Module`. The module must
+    return the same results for T steps one by one, `[1, B]`, and at once, `[T, B]`. So `forward` zeroes the state of
+    environment b before step t wherever `inputs.first[t, b]` is true, and draws no random numbers (no dropout).
     """
 
     @property
     def distribution(self) -> Distribution:
-        """The meaning of `Output.params`; `thespis.networks.heads.build_distribution(action_space)` makes one."""
+        """The action distribution that reads `NetworkOutput.params`; `build_distribution(action_space)` makes one."""
 
-    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
-        """Policy and value at each of `[T, B]` inputs, from the state before the first."""
+    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> NetworkOutput:
+        """Return policy and value at each of `[T, B]` inputs. `state`: the recurrent state before the first step."""
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
-        """State of `batch` environments at an episode start, each part `[batch, ...]`; `()` if feed-forward."""
+        """Return the state of `batch` environments at an episode's start, each part `[batch, ...]`; `()` if none."""
 
-    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Iterate over the parameters, as `nn.Module` does."""
+        ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """Return parameters and buffers by name, as `nn.Module` does."""
+        ...
 
 
 class Agent(nn.Module):
-    """Encoder and optional LSTM core: what networks that act have in common. Heads are added by those who extend it.
+    """Base of policy networks: an encoder and an optional LSTM core. Subclasses add heads.
 
-    The torso is folded over T * B. As in the papers only a recurrent agent reads its last action and reward.
+    The encoder runs on all T * B observations at once. As in the papers, only a recurrent network reads the last action
+    and reward.
     """
 
     def __init__(
@@ -66,23 +71,24 @@ class Agent(nn.Module):
         cfg: NetworkConfig,
         feedback: bool = True,
     ) -> None:
-        """`feedback`: the core also reads what was done last and what it brought."""
+        """Build encoder and core. `feedback`: the core also reads the last action and reward."""
         super().__init__()
         self._feedback = feedback
         self.distribution = distribution
         self.encoder = Encoder(observation_space, cfg)
         self.core: LSTMCore | None = None
         self.size = self.encoder.size
-        """Features that heads read."""
+        """Number of features that the heads read."""
         if cfg.lstm:
             self.core = LSTMCore(self.encoder.size + feedback * (1 + self.distribution.features), cfg.lstm)
             self.size = cfg.lstm
 
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
+        """Return the zero state of the core; empty without a core."""
         return self.core.initial_state(batch) if self.core is not None else ()
 
     def features(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Features `[T * B, size]`, and the recurrent state after each step."""
+        """Return features `[T * B, size]`, and the recurrent state after each step."""
         features = self.encoder(_fold(inputs.obs))
         if self.core is None:
             return features, ()
@@ -95,12 +101,12 @@ class Agent(nn.Module):
         return states[0].flatten(0, 1), states
 
     def observe(self, obs: TensorTree) -> None:
-        """Feed `[T, B, ...]` observations to the running normalisation, if there is one."""
+        """Update the running normalisation, if there is one, with `[T, B, ...]` observations."""
         self.encoder.observe(_fold(obs))
 
 
 class ActorCritic(Agent):
-    """Two linear heads, policy and value: the agent of IMPALA, sized by its settings."""
+    """The network of IMPALA: two linear heads, policy and value, on shared features."""
 
     def __init__(
         self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], cfg: NetworkConfig
@@ -109,16 +115,17 @@ class ActorCritic(Agent):
         self.policy, self.log_std = policy_head(self.size, self.distribution)
         self.value = orthogonal(nn.Linear(self.size, 1), 1.0)
 
-    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
+    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> NetworkOutput:
+        """Return policy and value at each of `[T, B]` inputs."""
         steps, batch = inputs.first.shape
         features, states = self.features(inputs, state)
-        params, values = branch(features, (self.policy, self.value))
+        params, values = heads_forward(features, (self.policy, self.value))
         params = with_deviations(params, self.log_std)
-        return Output(params.view(steps, batch, -1), values.view(steps, batch), states)
+        return NetworkOutput(params.view(steps, batch, -1), values.view(steps, batch), states)
 
 
 def policy_head(size: int, distribution: Distribution) -> tuple[nn.Linear, nn.Parameter | None]:
-    """A layer from features to logits or means, and for normals the logs of deviations, alike in every state."""
+    """Return a linear layer from features to logits or means, and for a Gaussian the state-independent log-std."""
     if isinstance(distribution, DiagGaussian):
         outputs = distribution.features
         return orthogonal(nn.Linear(size, outputs), 0.01), nn.Parameter(torch.zeros(outputs))
@@ -126,15 +133,15 @@ def policy_head(size: int, distribution: Distribution) -> tuple[nn.Linear, nn.Pa
 
 
 def with_deviations(params: Tensor, log_std: Tensor | None) -> Tensor:
-    """What `policy_head` gave, `[N, ...]`, as parameters of the distribution."""
+    """Append the log-std of `policy_head`, if there is one, to its outputs `[N, ...]`."""
     return params if log_std is None else torch.cat([params, log_std.expand_as(params)], -1)
 
 
-def final_values(network: PolicyNetwork, output: Output, final: TensorInputs, index: Sequence[Tensor]) -> Tensor:
-    """Values `[K]` of observations that ended an episode and so are in no row of the unroll.
+def final_values(network: PolicyNetwork, output: NetworkOutput, final: TensorInputs, index: Sequence[Tensor]) -> Tensor:
+    """Return values `[K]` of final observations, which ended an episode and are in no row of the unroll.
 
-    `output`: of the unroll. `final`: `[1, K]`, with `first` false. `index`: the K times t and the K environments b of
-    the steps that led there; the core goes on from its state after step t, which the reset has not touched.
+    `output`: the network's output on the unroll. `final`: `[1, K]`, with `first` false. `index`: times t and
+    environments b of the K last steps. The core continues from its state after step t, before the reset zeroes it.
     """
     times, environments = index
     state = tuple(part[times, environments] for part in output.states)

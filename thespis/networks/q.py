@@ -1,4 +1,4 @@
-"""The network of DQN and its kin: a value for every action."""
+"""The network of DQN, R2D2 and related algorithms: a Q-value for every action."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from thespis.core.config import QNetworkConfig
 from thespis.networks.heads import EpsilonGreedy, count_actions
 from thespis.networks.init import orthogonal
 from thespis.networks.inputs import TensorInputs
-from thespis.networks.layers import branch
-from thespis.networks.policies import Agent, Output
+from thespis.networks.numpy.mlp import heads_forward
+from thespis.networks.policies import Agent, NetworkOutput
 
 
 class QNetwork(Agent):
-    """Q(x, a) for each action; acts greedily but for epsilon. `Output.params` are the Q values, `values` their maximum.
+    """Q(x, a) for each discrete action, with an epsilon-greedy policy.
 
-    Dueling (Wang et al., 2016): Q = V + A - mean of A. Both heads are linear on the same features.
+    `NetworkOutput.params` are the Q-values, `values` their maximum. Dueling (Wang et al., 2016): Q = V + A - mean of A;
+    both heads are linear on the same features.
     """
 
     distribution: EpsilonGreedy
@@ -32,15 +33,16 @@ class QNetwork(Agent):
         self.value = orthogonal(nn.Linear(self.size, 1), 1.0) if cfg.dueling else None
 
     def q_values(self, features: Tensor) -> Tensor:
-        """`[..., size]` to `[..., actions]`."""
+        """Return Q-values `[..., actions]` of features `[..., size]`."""
         if self.value is None:
             q: Tensor = self.advantage(features)
             return q
-        advantages, value = branch(features, (self.advantage, self.value))
+        advantages, value = heads_forward(features, (self.advantage, self.value))
         return advantages - advantages.mean(-1, keepdim=True) + value
 
-    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
+    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> NetworkOutput:
+        """Return Q-values and their maximum at each of `[T, B]` inputs."""
         steps, batch = inputs.first.shape
         features, states = self.features(inputs, state)
         q = self.q_values(features).view(steps, batch, -1)
-        return Output(q, q.amax(-1), states)
+        return NetworkOutput(q, q.amax(-1), states)

@@ -1,4 +1,4 @@
-"""The recurrent core: an LSTM that forgets at every episode start."""
+"""The recurrent core: an LSTM whose state is zeroed at every episode start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class LSTMCore(nn.Module):
-    """An LSTM over `[T, B, F]` whose state is zeroed, per environment, before it consumes a first observation."""
+    """An LSTM over `[T, B, F]`. It zeroes an environment's state before it reads the first step of an episode."""
 
     def __init__(self, inputs: int, size: int) -> None:
         super().__init__()
@@ -17,13 +17,13 @@ class LSTMCore(nn.Module):
             nn.init.orthogonal_(weight)
         nn.init.zeros_(self.cell.bias_ih)
         nn.init.zeros_(self.cell.bias_hh)
-        with torch.no_grad():  # Start by remembering: the forget gate is open (gates are ordered i, f, g, o).
+        with torch.no_grad():  # Open the forget gate, so that the cell remembers at first (gate order: i, f, g, o).
             self.cell.bias_ih[size : 2 * size] = 1.0
 
     def forward(self, x: Tensor, first: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Hidden and cell state after each step, both `[T, B, size]`; the hidden state is the output too.
+        """Return hidden and cell state after each step, both `[T, B, size]`. The hidden state is also the output.
 
-        `first`: bool `[T, B]`. `state`: hidden and cell before step 0, each `[B, size]`.
+        `first`: bool `[T, B]`. `state`: hidden and cell state before step 0, each `[B, size]`.
         """
         hidden, cell = state
         hiddens, cells = [], []
@@ -35,4 +35,5 @@ class LSTMCore(nn.Module):
         return torch.stack(hiddens), torch.stack(cells)
 
     def initial_state(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Return zero hidden and cell states, each `[batch, size]`."""
         return torch.zeros(batch, self.size), torch.zeros(batch, self.size)

@@ -1,4 +1,4 @@
-"""Torsos: from raw observations `[N, ...]` to features `[N, size]`, chosen by the observation space."""
+"""Torsos turn raw observations `[N, ...]` into features `[N, size]`. The observation space determines the torso."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from thespis.core.errors import ThespisError
 from thespis.networks.images import NATURE_MIN_SIDE
 from thespis.networks.init import orthogonal
-from thespis.networks.layers import perceive
 from thespis.networks.normalize import Normalizer
+from thespis.networks.numpy.mlp import mlp_forward
 
 
 class MLP(nn.Module):
@@ -31,11 +31,12 @@ class MLP(nn.Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return perceive(x, self.layers, self.activation)
+        """Return features `[N, size]` of vectors `[N, inputs]`."""
+        return mlp_forward(x, self.layers, self.activation)
 
 
 class Convolutional(nn.Module):
-    """Convolutions of images `[N, C, H, W]`, then a layer of `size` features. `shape`: of one image."""
+    """Convolutions of images `[N, C, H, W]`, then a linear layer with `size` features. `shape`: that of one image."""
 
     def __init__(self, convolutions: nn.Sequential, shape: tuple[int, int, int], size: int) -> None:
         super().__init__()
@@ -44,12 +45,13 @@ class Convolutional(nn.Module):
         self.output = orthogonal(nn.Linear(_count_features(convolutions, shape), size))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return features `[N, size]` of images `[N, C, H, W]`."""
         features: Tensor = self.output(self.convolutions(x)).relu()
         return features
 
 
 class NatureCNN(Convolutional):
-    """Three convolutions and a layer of 512 (Mnih et al., 2015)."""
+    """Three convolutions and a linear layer with 512 features (Mnih et al., 2015)."""
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
         channels, height, width = shape
@@ -79,12 +81,13 @@ class Residual(nn.Module):
         self.second = orthogonal(nn.Conv2d(channels, channels, 3, padding=1))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return activations `[N, channels, H, W]` of the same shape."""
         inner: Tensor = self.second(self.first(x.relu()).relu())
         return x + inner
 
 
 class ImpalaResNet(Convolutional):
-    """The deep network of IMPALA (figure 3): three stacks of 16, 32, 32 channels, then 256 features."""
+    """The deep network of IMPALA (figure 3): three residual stacks with 16, 32 and 32 channels, then 256 features."""
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
         layers: list[nn.Module] = []
@@ -98,17 +101,18 @@ class ImpalaResNet(Convolutional):
 
 
 class ImageTorso(nn.Module):
-    """Bytes to features: scales by 1/255 and puts channels first before the convolutions."""
+    """Reads uint8 images: scales by 1/255, moves channels first, and applies the convolutions."""
 
     def __init__(self, shape: tuple[int, ...], kind: str) -> None:
         super().__init__()
-        # Frames [84, 84, 3] and stacks [4, 84, 84] both occur: the smaller of the outer axes holds the channels.
+        # Both frames [84, 84, 3] and stacks [4, 84, 84] occur: the smaller outer axis holds the channels.
         self._channels_last = shape[-1] < shape[0]
         c, h, w = (shape[2], shape[0], shape[1]) if self._channels_last else shape
         self.network = NatureCNN((c, h, w)) if kind == "nature" else ImpalaResNet((c, h, w))
         self.size = self.network.size
 
     def forward(self, obs: Tensor) -> Tensor:
+        """Return features `[N, size]` of images `[N, ...]`."""
         if self._channels_last:
             obs = obs.permute(0, 3, 1, 2)
         features: Tensor = self.network(obs.float().mul_(1.0 / 255.0))
@@ -116,7 +120,7 @@ class ImageTorso(nn.Module):
 
 
 class VectorTorso(nn.Module):
-    """Boxes and bit vectors: flattened, normalised or multiplied by `scale`, then an MLP."""
+    """Reads Box and MultiBinary observations: flattens, normalises or multiplies by `scale`, and applies an MLP."""
 
     def __init__(self, mlp: MLP, normalizer: Normalizer | None, scale: float) -> None:
         super().__init__()
@@ -126,10 +130,11 @@ class VectorTorso(nn.Module):
         self.normalizer = normalizer
 
     def rows(self, obs: Tensor) -> Tensor:
-        """Observations as `[N, features]`, before normalisation."""
+        """Return observations as `[N, features]`, before normalisation."""
         return obs.reshape(len(obs), -1)
 
     def forward(self, obs: Tensor) -> Tensor:
+        """Return features `[N, size]` of observations `[N, ...]`."""
         x = self.rows(obs)
         if self.normalizer is not None:
             x = self.normalizer(x)
@@ -140,7 +145,7 @@ class VectorTorso(nn.Module):
 
 
 class OneHotTorso(nn.Module):
-    """Discrete and MultiDiscrete: one-hot per part, then an MLP."""
+    """Reads Discrete and MultiDiscrete observations: one one-hot vector per part, then an MLP."""
 
     def __init__(self, sizes: Sequence[int], starts: Sequence[int], hidden: Sequence[int], activation: str) -> None:
         super().__init__()
@@ -149,6 +154,7 @@ class OneHotTorso(nn.Module):
         self.size = self.mlp.size
 
     def forward(self, obs: Tensor) -> Tensor:
+        """Return features `[N, size]` of observations `[N, ...]`."""
         parts = obs.reshape(len(obs), -1).long().unbind(1)
         columns = zip(parts, self._sizes, self._starts, strict=True)
         hot = torch.cat([F.one_hot(part - start, size) for part, size, start in columns], 1)

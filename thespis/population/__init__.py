@@ -1,4 +1,4 @@
-"""Population-based training: its roles, the members' runs, their history, and the search space."""
+"""Population-based training: roles, member runs, history and search space."""
 
 from __future__ import annotations
 

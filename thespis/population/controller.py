@@ -1,10 +1,10 @@
-"""Controller: hands out the members of a population, judges them when they are ready, has the bad copy the good."""
+"""Controller: assigns members to trainers, compares their scores, and lets weak members copy strong ones."""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,21 +13,19 @@ import numpy as np
 from thespis.core.context import Context
 from thespis.core.service import Method, RoleDescription
 from thespis.core.system.commit import sweep
-from thespis.core.types import Array, Version, Versioned
-from thespis.population.exploit import Hypers, Prior, Scores, best, draw, explore
-from thespis.population.history import Lineage, Member, Row
-from thespis.population.members import Members
+from thespis.core.types import Array, Version, VersionedWeights
+from thespis.population.exploit import Exploit, Hypers, Prior, Scores, best, draw_hypers, explore
+from thespis.population.history import History, HistoryRow, MemberState
+from thespis.population.member_runs import MemberRuns
 from thespis.population.trainer import Outcome, Segment
 
 _PATIENCE = 3
-"""How often in a row a member's run may fail: other hyper-parameters did not help, so it is not for them."""
-
-Exploit = Callable[[Scores, int, np.random.Generator], int | None]
+"""Consecutive failures of a member that end the run: new hyper-parameters did not help, so they are not the cause."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How a population evolves. `budget`: steps each member takes; `interval`: those between two judgements."""
+    """How a population evolves. `budget`: steps per member; `interval`: steps between two comparisons."""
 
     population: int
     slots: int
@@ -41,9 +39,10 @@ class Rules:
 
 
 class Controller:
-    """Knows nothing that is not in the lineage on disk, from which every life of it goes on.
+    """Assigns segments of training to trainers and evolves the population.
 
-    A member belongs to one slot for the whole run, so no two trainers ever train the same one, whoever was restarted.
+    Its whole state is the history on disk, so a restarted controller continues from there. A member belongs to one
+    slot for the whole run, so two trainers never train the same member, even after restarts.
     """
 
     description: ClassVar = RoleDescription(
@@ -55,24 +54,24 @@ class Controller:
         publishes=True,
     )
 
-    def __init__(self, ctx: Context, rules: Rules, members: Members) -> None:
+    def __init__(self, ctx: Context, rules: Rules, members: MemberRuns) -> None:
         self._ctx, self._rules, self._runs = ctx, rules, members
         members.root.mkdir(exist_ok=True)
         sweep(members.root)
-        self._lineage = Lineage(members.root.parent)
+        self._history = History(members.root.parent)
         self._changed = asyncio.Condition()
         self._counted = [0, 0]
-        if not self._lineage.rows:
-            self._lineage.add(self._start())
-        self._settle()
-        if ctx.identity.restarts:  # all that is in the lineage has been reported by an earlier life
+        if not self._history.rows:
+            self._history.add(self._start())
+        self._decide()
+        if ctx.identity.restarts:  # an earlier incarnation has reported the whole history
             self._counted = self._totals()
         self._count()
 
     # -- edges ------------------------------------------------------------------------------------
 
     async def take(self, slot: int) -> Segment:
-        """What the trainer of a slot is to do next. Waits while that depends on others; for ever when all is done."""
+        """Return the next segment of a slot's trainer; wait for other slots if needed, forever after the last one."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._next(slot) is not None)
         member = self._next(slot)
@@ -81,12 +80,12 @@ class Controller:
         return Segment(member, me.run, me.hypers, me.reached, me.reached.env_steps + self._target(me) - me.steps)
 
     async def ready(self, outcome: Outcome) -> None:
-        """A member has trained for its interval: note what it reached, and decide how it goes on."""
+        """Record the outcome of a segment, and decide how the member continues."""
         me = self._members[outcome.member]
         if outcome.run != me.run or outcome.since != me.reached:
-            return  # an answer to an earlier life of the controller, which has counted it
+            return  # a duplicate: an earlier incarnation of the controller has recorded it
         ctx, episodes = self._ctx, outcome.episodes
-        row = Row(
+        row = HistoryRow(
             event="ready",
             time=ctx.now(),
             member=outcome.member,
@@ -98,7 +97,7 @@ class Controller:
             reached=outcome.reached,
             error=outcome.error,
         )
-        self._lineage.add([row])
+        self._history.add([row])
         failures = self._members[outcome.member].failures
         if failures >= _PATIENCE:
             raise RuntimeError(f"member {outcome.member} failed {failures} times in a row: {outcome.error}")
@@ -106,48 +105,50 @@ class Controller:
             ctx.count(name, count)
         self._report(outcome)
         async with ctx.work("exploit"):
-            self._settle()
+            self._decide()
         async with self._changed:
             self._changed.notify_all()
 
-    async def pull(self, newer_than: Version | None) -> Versioned | None:
-        """The policy of the member that leads, for whoever wants to judge it; waits only for the first."""
+    async def pull(self, newer_than: Version | None) -> VersionedWeights | None:
+        """The weights of the best member if newer. Waits only until the first member has a score."""
         async with self._changed:
             await self._changed.wait_for(lambda: newer_than is not None or self._leader() is not None)
-        version = Version(self._ctx.identity.epoch, len(self._lineage.rows))
+        version = Version(self._ctx.identity.epoch, len(self._history.rows))
         weights = self._leader_weights() if newer_than is None or version > newer_than else None
-        return None if weights is None else Versioned(version, weights)
+        return None if weights is None else VersionedWeights(version, weights)
 
-    # -- what a checkpoint of the population keeps: the policy that leads, and how much was reported -----------------
+    # -- checkpoints ------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """The best member's weights, and the counts reported so far."""
         weights = self._leader_weights() or {}
         return {f"weights/{name}": value for name, value in weights.items()}, {"counted": list(self._counted)}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
+        """Subtract the counts of a checkpoint when a run is resumed."""
         if not self._ctx.identity.restarts:
-            # Reported before the checkpoint was made; `__init__` has just reported all of it.
+            # The run restores these counts itself, and `__init__` has just reported the whole history.
             for name, count in zip(("env_steps", "updates"), values["counted"], strict=True):
                 self._ctx.count(name, -count)
 
-    # -- who is next ------------------------------------------------------------------------------
+    # -- scheduling -------------------------------------------------------------------------------
 
     @property
-    def _members(self) -> dict[int, Member]:
-        return self._lineage.members
+    def _members(self) -> dict[int, MemberState]:
+        return self._history.members
 
-    def _round(self, me: Member) -> int:
+    def _round(self, me: MemberState) -> int:
         return me.steps // self._rules.interval
 
-    def _target(self, me: Member) -> int:
-        """Steps at which the member is ready next; what it took too many are taken off the next interval."""
+    def _target(self, me: MemberState) -> int:
+        """The member's steps at the end of its interval. A member that overshoots gets a shorter next interval."""
         return min(self._rules.budget, (self._round(me) + 1) * self._rules.interval)
 
-    def _done(self, me: Member) -> bool:
+    def _done(self, me: MemberState) -> bool:
         return me.steps >= self._rules.budget
 
     def _next(self, slot: int) -> int | None:
-        """The member of a slot that is furthest behind; None if it has to wait for other slots, or all is done."""
+        """The member of a slot with the fewest steps; None if it must wait for other slots or all are done."""
         mine = range(slot, self._rules.population, self._rules.slots)
         todo = [member for member in mine if not self._done(self._members[member])]
         chosen = min(todo, key=lambda member: (self._members[member].steps, member), default=None)
@@ -159,34 +160,37 @@ class Controller:
     # -- exploit and explore ----------------------------------------------------------------------
 
     def _rng(self) -> np.random.Generator:
-        """From how long the lineage is, so that a decision which is taken again comes out the same."""
-        return np.random.default_rng([self._runs.base.seed, len(self._lineage.rows)])
+        """A generator seeded by the length of the history, so that a repeated decision has the same result."""
+        return np.random.default_rng([self._runs.base.seed, len(self._history.rows)])
 
-    def _start(self) -> list[Row]:
+    def _start(self) -> list[HistoryRow]:
         rng = self._rng()
-        drawn = [draw(self._rules.priors, rng) for _ in range(self._rules.population)]
+        drawn = [draw_hypers(self._rules.priors, rng) for _ in range(self._rules.population)]
         return [
-            Row("start", self._ctx.now(), member, f"{member}-0", after=hypers) for member, hypers in enumerate(drawn)
+            HistoryRow("start", self._ctx.now(), member, f"{member}-0", after=hypers)
+            for member, hypers in enumerate(drawn)
         ]
 
-    def _settle(self) -> None:
-        """Decide for those who are ready. The rows of one decision are written together: all count, or none."""
-        last = self._lineage.rows[-1]
-        who = [last.member] if last.event == "ready" else []
+    def _decide(self) -> None:
+        """Decide how ready members continue. The rows of one decision are written in one piece: all or none."""
+        last = self._history.rows[-1]
+        ready = [last.member] if last.event == "ready" else []
         if self._rules.synchronous and last.event == "ready" and last.error is None:
-            together = len(set(map(self._round, self._members.values()))) == 1
-            who = sorted(self._members) if together else []
+            same_round = len(set(map(self._round, self._members.values()))) == 1
+            ready = sorted(self._members) if same_round else []
         before, rng = dict(self._members), self._rng()
         scores = [before[member].score for member in sorted(before)]
-        changes = [self._change(member, before, scores, rng) for member in who if not self._done(before[member])]
+        changes = [self._change(member, before, scores, rng) for member in ready if not self._done(before[member])]
         rows = [row for row in changes if row is not None]
         if rows:
-            self._lineage.add(rows)
+            self._history.add(rows)
         for row in rows:
             self._runs.retire(before[row.member].run)
 
-    def _change(self, member: int, members: dict[int, Member], scores: Scores, rng: np.random.Generator) -> Row | None:
-        """The row that makes a member another one, whose run is there already; None if it goes on as it is."""
+    def _change(
+        self, member: int, members: dict[int, MemberState], scores: Scores, rng: np.random.Generator
+    ) -> HistoryRow | None:
+        """The row for a member that copies or restarts, after its new run exists; None if it continues unchanged."""
         rules, me = self._rules, members[member]
         parent = best(scores) if me.failures else rules.exploit(scores, member, rng)
         run = f"{member}-{me.branches}"
@@ -195,17 +199,17 @@ class Controller:
             copied = self._runs.fork(members[parent].run, run, hypers)
             if copied is not None:
                 self._ctx.count("population/copies")
-                return Row(
+                return HistoryRow(
                     "copy", self._ctx.now(), member, run, me.steps, me.score, parent, copied[1], me.hypers, hypers,
                     copied[0],
                 )  # fmt: skip
         if me.failures:
-            return Row(
-                "redraw", self._ctx.now(), member, run, me.steps, before=me.hypers, after=draw(rules.priors, rng)
+            return HistoryRow(
+                "redraw", self._ctx.now(), member, run, me.steps, before=me.hypers, after=draw_hypers(rules.priors, rng)
             )
         return None
 
-    # -- what others see --------------------------------------------------------------------------
+    # -- reporting --------------------------------------------------------------------------------
 
     def _scores(self) -> list[float | None]:
         return [self._members[member].score for member in sorted(self._members)]
@@ -228,7 +232,7 @@ class Controller:
         self._counted = totals
 
     def _report(self, outcome: Outcome) -> None:
-        """The returns of the population are those of its leader: that is the policy one takes from it."""
+        """Report counts and scores. Episodes are those of the best member, because its policy is the result."""
         self._count()
         scores = [score for score in self._scores() if score is not None]
         if scores:

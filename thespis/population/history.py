@@ -1,11 +1,11 @@
-"""lineage.jsonl: what became of every member of a population, one line per event, on disk before it takes effect.
+"""lineage.jsonl: the history of a population, one line per event, on disk before the event takes effect.
 
-    start    a member is drawn from the priors
-    ready    it has trained for its interval: the steps it took and what it reached
-    copy     it goes on from a copy of another member, with other hyper-parameters
-    redraw   it starts over: it failed, and there was nobody to copy
+    start    a member's hyper-parameters are sampled from the priors
+    ready    the member has trained for its interval: steps and progress
+    copy     the member continues from a copy of another member, with other hyper-parameters
+    redraw   the member failed and no member could be copied, so it starts over
 
-The population is what these lines add up to. It has no other memory, so whatever is killed, nothing can disagree.
+The population's state is the fold of these lines. There is no other state, so a crash cannot make them disagree.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ from typing import Any
 from thespis.core.system.commit import to_json
 from thespis.core.system.files import read_text
 from thespis.population.exploit import Hypers
-from thespis.runs.writers import Appender
+from thespis.runs.metrics_writer import Appender
 
-FILE = "lineage.jsonl"
+HISTORY_FILE = "lineage.jsonl"
 
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a run has come, by its own counts, which a copy inherits. `seconds` is its clock."""
+    """The progress of a run, by its own counters, which a copy inherits. `seconds` is the run's clock."""
 
-    env_steps: int = 0
-    updates: int = 0
-    episodes: int = 0
-    seconds: float = 0.0
+    env_steps: int
+    updates: int
+    episodes: int
+    seconds: float
+
+
+_UNTRAINED = Reached(0, 0, 0, 0.0)
 
 
 @dataclass(frozen=True)
-class Row:
-    """One event. `steps` are the member's own, copied ones not among them; `run` is where it goes on from here."""
+class HistoryRow:
+    """One event. `steps`: steps that the member took itself, without copied ones. `run`: its run from now on."""
 
     event: str
     time: float
@@ -48,24 +51,25 @@ class Row:
     checkpoint: str | None = None
     before: Hypers | None = None
     after: Hypers = field(default_factory=dict)
-    reached: Reached = Reached()
+    reached: Reached = _UNTRAINED
     error: str | None = None
 
 
 @dataclass(frozen=True)
-class Member:
-    """A member as it stands. `failures`: how often in a row its run ended with an error."""
+class MemberState:
+    """The current state of a member. `failures`: consecutive segments that ended with an error."""
 
     run: str
     hypers: Hypers
     steps: int = 0
     updates: int = 0
     score: float | None = None
-    reached: Reached = Reached()
+    reached: Reached = _UNTRAINED
     failures: int = 0
     branches: int = 1
 
-    def after(self, row: Row) -> Member:
+    def after(self, row: HistoryRow) -> MemberState:
+        """The state after an event."""
         if row.event == "ready":
             return replace(
                 self,
@@ -75,22 +79,22 @@ class Member:
                 reached=row.reached,
                 failures=self.failures + 1 if row.error else 0,
             )
-        # What it scored before says nothing of what it is now.
+        # The old score does not describe the new weights and hyper-parameters.
         return replace(self, run=row.run, hypers=row.after, score=None, reached=row.reached, branches=self.branches + 1)
 
 
-class Lineage:
-    """The lines, and the members that they add up to."""
+class History:
+    """All events, and the members' states that result from them."""
 
     def __init__(self, directory: Path) -> None:
-        self.rows = read(directory)
-        self.members: dict[int, Member] = {}
+        self.rows = read_history(directory)
+        self.members: dict[int, MemberState] = {}
         for row in self.rows:
             self._fold(row)
-        self._path = directory / FILE
+        self._path = directory / HISTORY_FILE
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Write all rows in one piece; they count once they are on the disk."""
+    def add(self, rows: Iterable[HistoryRow]) -> None:
+        """Write all rows in one piece; they take effect once they are on disk."""
         new = list(rows)
         file = Appender(self._path)
         try:
@@ -103,26 +107,26 @@ class Lineage:
             self.rows.append(row)
             self._fold(row)
 
-    def _fold(self, row: Row) -> None:
+    def _fold(self, row: HistoryRow) -> None:
         known = self.members.get(row.member)
-        self.members[row.member] = Member(row.run, row.after) if known is None else known.after(row)
+        self.members[row.member] = MemberState(row.run, row.after) if known is None else known.after(row)
 
 
-def read(directory: Path) -> list[Row]:
-    """All whole lines of the file; none if there is no file yet."""
+def read_history(directory: Path) -> list[HistoryRow]:
+    """All complete lines of the file; none if the file does not exist."""
     try:
-        text = read_text(directory / FILE)
+        text = read_text(directory / HISTORY_FILE)
     except FileNotFoundError:
         return []
     return [_row(json.loads(line)) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def _data(row: Row) -> dict[str, Any]:
+def _data(row: HistoryRow) -> dict[str, Any]:
     data = asdict(row)
     data["return"], data["from"] = data.pop("score"), data.pop("parent")
     return data
 
 
-def _row(data: dict[str, Any]) -> Row:
+def _row(data: dict[str, Any]) -> HistoryRow:
     reached = Reached(**data.pop("reached"))
-    return Row(score=data.pop("return"), parent=data.pop("from"), reached=reached, **data)
+    return HistoryRow(score=data.pop("return"), parent=data.pop("from"), reached=reached, **data)

@@ -1,4 +1,4 @@
-"""Whether the members of a population that train at the same time fit into the memory of the machine."""
+"""Memory check: the members that train at the same time must fit into the machine's memory."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from thespis.core.errors import ThespisError
 from thespis.core.system.memory import available_memory
 from thespis.envs.spaces import Spaces
 
-PROCESS_BYTES = 300 << 20
-"""What a process takes that has imported torch and built a small network (measured: 280 MB, of which 90 are shared)."""
+_TORCH_PROCESS_BYTES = 300 << 20
+"""Memory of a process with torch and a small network (measured: 280 MB, of which 90 are shared)."""
 
 
 def refuse_more_than_fits(cfg: Experiment, spaces: Spaces, processes: int, members: int) -> None:
-    """`processes`: those of one member, beside the one of its trainer."""
-    each = (1 + processes) * PROCESS_BYTES + replay_bytes(cfg, spaces.observation_space)
+    """Refuse members that exceed the free memory. `processes`: processes per member besides its trainer."""
+    each = (1 + processes) * _TORCH_PROCESS_BYTES + replay_bytes(cfg, spaces.observation_space)
     free = available_memory()
     if members * each > free:
         raise ThespisError(
-            f"{members} members at a time take about {_gigabytes(members * each)} of memory ({_gigabytes(each)} each), "
+            f"{members} members at a time need about {_gigabytes(members * each)} of memory ({_gigabytes(each)} each), "
             f"and {_gigabytes(free)} are free; give --slots {max(1, free // each)} or a smaller replay"
         )
 
 
 def replay_bytes(cfg: Experiment, space: Space[Any]) -> int:
-    """What the steps of a full replay take, if the architecture has one."""
+    """Memory of a full replay's observations; 0 if the algorithm uses no replay."""
     items = None if cfg.learned is None else cfg.learned.items
     replay = getattr(items, "replay", None)
     if replay is None:

@@ -1,4 +1,4 @@
-"""The lineage of a population as a picture and in words."""
+"""The history of a population as a plot and in words."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from pathlib import Path
 from typing import Any
 
 from thespis.population.exploit import best
-from thespis.population.history import Member, Row, read
-from thespis.runs.figures import number
+from thespis.population.history import HistoryRow, MemberState, read_history
+from thespis.runs.terminal.formatting import format_number
 
-FILE = "ancestry.png"
+PLOT_FILE = "ancestry.png"
 _COLOURS = ("#2a78b5", "#e07b39", "#3a9d5d", "#8d5fa8", "#b8433f", "#5f6b6d", "#b59a2a", "#3aa6a0")
 
 
-def tell(directory: Path) -> list[str]:
-    """Who leads in the end, with what, and how it came to be."""
-    rows = read(directory)
-    members: dict[int, Member] = {}
+def describe_ancestry(directory: Path) -> list[str]:
+    """Lines that name the best member, its hyper-parameters and its ancestors."""
+    rows = read_history(directory)
+    members: dict[int, MemberState] = {}
     for row in rows:
         known = members.get(row.member)
-        members[row.member] = Member(row.run, row.after) if known is None else known.after(row)
+        members[row.member] = MemberState(row.run, row.after) if known is None else known.after(row)
     leader = best([members[member].score for member in sorted(members)])
     if leader is None:
         return []
     hypers = ", ".join(f"{path} {_short(value)}" for path, value in members[leader].hypers.items())
     copies = sum(row.event == "copy" for row in rows)
     return [
-        f"  member {leader} leads with {number(members[leader].score)}: {hypers}",
-        f"  its ancestors: {' < '.join(map(str, ancestors(rows, leader)))}; copies in all: {copies}",
+        f"  member {leader} leads with {format_number(members[leader].score)}: {hypers}",
+        f"  its ancestors: {' < '.join(map(str, ancestors(rows, leader)))}; copies in total: {copies}",
     ]
 
 
-def ancestors(rows: list[Row], member: int) -> list[int]:
-    """The members whose weights became this one's, back to the one that began from nothing."""
-    line = [member]
+def ancestors(rows: list[HistoryRow], member: int) -> list[int]:
+    """The members whose weights this member inherited, newest first, back to the one that started from scratch."""
+    chain = [member]
     for row in reversed(rows):
-        if row.member != line[-1] or row.event in ("start", "ready"):
+        if row.member != chain[-1] or row.event in ("start", "ready"):
             continue
         if row.parent is None:
             break
-        line.append(row.parent)
-    return line
+        chain.append(row.parent)
+    return chain
 
 
 def draw_ancestry(directory: Path) -> str:
-    """Returns and hyper-parameters of all members over their steps, with a thin line for every copy."""
+    """Plot returns and hyper-parameters of all members over steps; a thin line marks every copy."""
     if importlib.util.find_spec("matplotlib") is None:
-        return '  no picture of the lineage: pip install "thespis[plots]"'
+        return '  no plot of the lineage: pip install "thespis[plots]"'
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = read(directory)
+    rows = read_history(directory)
     paths = [path for path, value in rows[0].after.items() if isinstance(value, int | float)]
     figure = Figure(figsize=(8, 2.4 * (1 + len(paths))), layout="constrained")
     FigureCanvasAgg(figure)
@@ -63,12 +63,12 @@ def draw_ancestry(directory: Path) -> str:
     axes[-1].set_xlabel("steps of each member")
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(directory / FILE, dpi=120)
-    return f"  {directory / FILE}"
+    figure.savefig(directory / PLOT_FILE, dpi=120)
+    return f"  {directory / PLOT_FILE}"
 
 
-def _returns(axis: Any, rows: list[Row]) -> None:
-    """A curve per member, broken where it became a copy; the thin line comes from whom it copied."""
+def _returns(axis: Any, rows: list[HistoryRow]) -> None:
+    """Plot one curve per member, interrupted where it copied another; a thin line leads to the copied member."""
     axis.set_ylabel("return")
     for member, colour in _members(rows):
         points: list[tuple[float, float]] = []
@@ -87,8 +87,8 @@ def _returns(axis: Any, rows: list[Row]) -> None:
             axis.plot(*zip(*points, strict=True), ".-", color=colour, lw=1.2, ms=3)
 
 
-def _values(axis: Any, rows: list[Row], path: str) -> None:
-    """A hyper-parameter of every member as steps: it changes only where the member is a copy."""
+def _values(axis: Any, rows: list[HistoryRow], path: str) -> None:
+    """Plot a hyper-parameter of every member as a step function; it changes only when the member copies."""
     axis.set_ylabel(path.rpartition(".")[2].replace("_", " "))
     values = [row.after[path] for row in rows]
     if min(values) > 0 and max(values) / min(values) > 50:
@@ -98,13 +98,13 @@ def _values(axis: Any, rows: list[Row], path: str) -> None:
         axis.step([row.steps for row in mine], [row.after[path] for row in mine], where="post", color=colour, lw=1.2)
 
 
-def _latest(rows: list[Row], copy: Row) -> Row | None:
-    """What the member that was copied had reached when it was."""
+def _latest(rows: list[HistoryRow], copy: HistoryRow) -> HistoryRow | None:
+    """The last `ready` row of the copied member before the copy."""
     before = (row for row in reversed(rows[: rows.index(copy)]) if row.member == copy.parent and row.event == "ready")
     return next(before, None)
 
 
-def _members(rows: list[Row]) -> list[tuple[int, str]]:
+def _members(rows: list[HistoryRow]) -> list[tuple[int, str]]:
     return list(zip(sorted({row.member for row in rows}), cycle(_COLOURS), strict=False))
 
 

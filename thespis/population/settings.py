@@ -1,4 +1,4 @@
-"""The settings of a population's members, made of those of the population."""
+"""The settings of a population's members, derived from the population's settings."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _PASSED_ON = (
     "checkpoint_every", "keep", "env_timeout", "stall_timeout", "placement_timeout", "cost_model", "track_info",
     "init_from", "init_checkpoint", "init_only",
 )  # fmt: skip
-"""Settings that members have from the population."""
+"""Settings that members inherit from the population."""
 
 
 def member_settings(member: str, settings: tuple[str, ...], population: Experiment, **own: Any) -> Experiment:
-    """The settings that all members, runs of the architecture `member`, share.
+    """The settings that all members, which are runs of the architecture `member`, share.
 
-    `settings`: PATH=VALUE of each that is not the default. `own`: settings that differ from the population's.
+    `settings`: PATH=VALUE words that replace defaults. `own`: settings that differ from the population's.
     """
     given, shared = pairs(settings, "--settings"), {part.name for part in fields(Experiment)}
     for path in shared.intersection(given):
         flag = path.replace("_", "-")
-        raise ThespisError(f"--settings {path}: the members take it from the population; give --{flag} instead")
-    chosen = {name: given.pop(name) for name in ("algorithm",) if name in given}  # it decides what else there is
+        raise ThespisError(f"--settings {path}: members inherit it from the population; give --{flag} instead")
+    chosen = {name: given.pop(name) for name in ("algorithm",) if name in given}  # determines which settings exist
     env = population.env if isinstance(population.env, str) else None
     cfg = assign(defaults(member, env, chosen), given)
     passed = {name: getattr(population, name) for name in _PASSED_ON}
@@ -37,8 +37,10 @@ def member_settings(member: str, settings: tuple[str, ...], population: Experime
 
 
 def validate_members(member: str, cfg: Experiment, spaces: Spaces, at_once: int | None) -> None:
-    """Refuse members that cannot be trained. `at_once`: how many share this machine's memory; None on a cluster,
-    which says itself what it has room for."""
+    """Refuse members that cannot train.
+
+    `at_once`: number of members that share this machine's memory; None on a cluster, which checks its own resources.
+    """
     module = architecture(member)
     program = module.program(cfg)
     program.check()

@@ -1,4 +1,4 @@
-"""Trainer: trains the members of a population, each for an interval at a time, as ordinary runs that are resumed."""
+"""Trainer: trains members of a population, one interval at a time, by resuming ordinary runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from thespis.core.service import RoleDescription
 from thespis.core.types import Episode
 from thespis.population.exploit import Hypers
 from thespis.population.history import Reached
-from thespis.population.members import Members, dropped, episodes_since, reached
+from thespis.population.member_runs import MemberRuns, dropped, episodes_since, reached
 from thespis.runtime.session import Session
 from thespis.training.launch import launch
-from thespis.training.run import RunFailed
+from thespis.training.trained_run import RunFailed
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What a member is to do: go on from `since`, until its run has taken `until` steps."""
+    """A piece of training: continue a member's run from `since` until it has taken `until` steps."""
 
     member: int
     run: str
@@ -32,7 +32,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a segment. `error`: why the run ended before it was done."""
+    """The result of a segment. `error`: the reason if the run ended early."""
 
     member: int
     run: str
@@ -44,47 +44,49 @@ class Outcome:
 
 
 class Trainer:
-    """Takes a segment, trains it, says what came of it. Killed half way, its next life goes on from the checkpoint."""
+    """Takes a segment, trains it, and reports the outcome. A restarted trainer continues from the last checkpoint."""
 
     description: ClassVar = RoleDescription(lost="partial_segments")
 
     def __init__(
         self,
         ctx: Context,
-        members: Members,
+        members: MemberRuns,
         take: Take[Segment],
         ready: Ready[Outcome],
     ) -> None:
         if not members.root.parent.is_dir():
             raise ThespisError(
-                f"{ctx.identity} does not see {members.root.parent}; give --run-dir a path that all nodes share"
+                f"{ctx.identity} cannot access {members.root.parent}; give --run-dir a path that all nodes share"
             )
         self._ctx, self._members, self._take, self._ready = ctx, members, take, ready
 
     async def run(self) -> None:
+        """Train segments until the controller stops giving them."""
         while True:
             segment = await self._take(self._ctx.identity.index)
-            outcome = await self._ctx.perform("train", Training(self._members, segment))
+            outcome = await self._ctx.run_job("train", Training(self._members, segment))
             if outcome is not None:
                 await self._ready(outcome)
 
 
 class Training:
-    """A segment as a job: a whole run, from its start or checkpoint to the segment's end, which blocks meanwhile."""
+    """A blocking job that runs one segment, from the run's start or newest checkpoint to the segment's end."""
 
-    def __init__(self, members: Members, segment: Segment) -> None:
+    def __init__(self, members: MemberRuns, segment: Segment) -> None:
         self._members, self._segment = members, segment
         self._session: Session | None = None
         self._stopped = threading.Event()
         self.seconds = 0.0
 
     def stop(self) -> None:
+        """Interrupt the run from another thread."""
         self._stopped.set()
         if self._session is not None:
             self._session.end("interrupted")
 
     def run(self) -> Outcome | None:
-        """None if it was stopped; what it had learned by then is in a checkpoint."""
+        """Run the segment. Returns None if it was stopped; a checkpoint then holds its progress."""
         todo = self._segment
         if self._stopped.is_set():
             return None
@@ -100,12 +102,12 @@ class Training:
             raise ThespisError(f"a member took {todo.until:,} steps without an update; raise --interval")
         now = reached(end) if end is not None else todo.since
         self.seconds = now.seconds - todo.since.seconds
-        gone = {name: count - dropped(start).get(name, 0) for name, count in dropped(end).items()}
+        lost = {name: count - dropped(start).get(name, 0) for name, count in dropped(end).items()}
         episodes = episodes_since(end, todo.since.episodes) if end is not None else []
-        return Outcome(todo.member, todo.run, todo.since, now, [] if error else episodes, gone, error)
+        return Outcome(todo.member, todo.run, todo.since, now, [] if error else episodes, lost, error)
 
     def _train(self, resuming: bool) -> str | None:
-        """Perform the run; what it died of, if it did."""
+        """Launch the run; returns its error, or None."""
         members, todo = self._members, self._segment
         try:
             launch(
@@ -121,7 +123,7 @@ class Training:
         except ThespisError as refusal:
             if self._session is None or not self._session.monitor.updates:
                 raise
-            return str(refusal)  # it learned until its weights were no longer finite: others may do better
+            return str(refusal)  # weights became non-finite; other hyper-parameters may work
         return None
 
     def _began(self, session: Session) -> None:

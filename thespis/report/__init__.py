@@ -1,1 +1,1 @@
-"""Runs side by side: what was compared, what came out, and how it is shown."""
+"""Comparisons of runs: plan, results, statistics and reports."""

@@ -1,4 +1,4 @@
-"""From run directories to the figures of a comparison; what `results.json` holds, and all reports are made of."""
+"""Collects the results of a comparison from its run directories. All reports and `results.json` use them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ from thespis.core.errors import ThespisError
 from thespis.core.system.cores import available_cores
 from thespis.core.system.files import read_text
 from thespis.core.types import Array
-from thespis.report.perform import Failure
 from thespis.report.plan import FINISHED, Plan, network_line
+from thespis.report.run_plan import Failure
 from thespis.report.statistics import Band, Estimate, band, estimate
 from thespis.runs.directory import RunDirectory
 from thespis.runs.monitor import WINDOW, Mark
-from thespis.training.run import Trained
+from thespis.training.trained_run import TrainedRun
 
 
 class Run:
-    """What a run wrote. Its seconds are counted from its first step: start-up depends on what else the machine does."""
+    """The files of a run. Seconds count from the first step, because start-up time depends on the machine's load."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.trained = Trained(path)
+        self.trained = TrainedRun(path)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
+        """The content of summary.json."""
         return self.trained.summary
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl. An incomplete last line is skipped."""
         try:
             lines = read_text(self.path / "metrics.jsonl").splitlines()
         except OSError as error:
@@ -59,12 +61,12 @@ class Run:
 
     @cached_property
     def evaluators(self) -> list[str]:
-        """Names of the roles that only evaluate; runs of an earlier version do not say."""
+        """Names of the roles that only evaluate; empty for runs of earlier versions."""
         roles = json.loads(read_text(self.path / "topology.json")).get("roles", {})
-        return [role for role, said in roles.items() if said["evaluates"]]
+        return [role for role, described in roles.items() if described["evaluates"]]
 
     def curve(self, x: str, metric: str = "rollout/ep_rew_mean") -> tuple[Array, Array]:
-        """A metric against `steps` or `seconds`."""
+        """Return a metric over `steps` or `seconds`, as x and y."""
         rows = [row for row in self.rows if row.get(metric) is not None and row["step"] > 0]
         y = np.array([row[metric] for row in rows], float)
         if x == "steps":
@@ -73,12 +75,12 @@ class Run:
 
     @cached_property
     def _began(self) -> float:
-        """Run time at the first step; not known of a run that has not ended."""
+        """Run time at the first step; 0 for an unfinished run."""
         summary = self.path / "summary.json"
         return self.summary.get("first_step_seconds") or 0.0 if summary.is_file() else 0.0
 
     def reached(self, threshold: float | None) -> Mark | None:
-        """When the mean return of 100 training episodes first was there, to the row."""
+        """Return the first row at which the mean return of 100 training episodes reached the threshold, or None."""
         if threshold is None:
             return None
         seconds, returns = self.curve("seconds")
@@ -90,7 +92,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Entry:
-    """One architecture in a comparison. `limit`: in words, what kept it from being faster."""
+    """The results of one architecture in a comparison. `limit`: a paragraph on what limits its speed."""
 
     name: str
     network: str
@@ -115,20 +117,20 @@ class Entry:
 
     @property
     def training_roles(self) -> dict[str, dict[str, Any]]:
-        """The roles that take part in training."""
+        """The roles without the evaluators."""
         return {role: share for role, share in self.roles.items() if role not in self.evaluators}
 
     @property
     def cores(self) -> float | None:
-        """CPU seconds of all processes per second."""
+        """Mean number of cores in use: CPU seconds of all processes per second."""
         spent = [process["cpu_seconds"] for process in self.processes.values()]
-        seconds = mean([run["wall_seconds"] for run in self.runs])
+        seconds = mean_of([run["wall_seconds"] for run in self.runs])
         return sum(spent) / seconds if spent and seconds and None not in spent else None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All there is to report."""
+    """The results of a comparison."""
 
     env: str
     on: str
@@ -140,8 +142,8 @@ class Comparison:
 
 
 def collect(plan: Plan, failures: Sequence[Failure]) -> Comparison:
-    """The figures of all runs of a plan that are there."""
-    from thespis.report.limits import limit
+    """Collect the results of the finished runs of a plan."""
+    from thespis.report.bottleneck import explain_bottleneck
 
     entries = []
     for name in plan.architectures:
@@ -149,12 +151,15 @@ def collect(plan: Plan, failures: Sequence[Failure]) -> Comparison:
         runs = [Run(path) for path in paths if (path / "summary.json").is_file()]
         failed = [{"seed": each.seed, "error": each.error} for each in failures if each.architecture == name]
         runs = [run for run in runs if run.summary["exit_reason"] in FINISHED]
-        entries.append(limit(entry(name, plan.config(name, 0), runs, failed, plan.threshold), plan.threshold))
-    return Comparison(plan.env, plan.on, plan.budget, plan.threshold, plan.seeds, machine(), entries)
+        entries.append(
+            explain_bottleneck(build_entry(name, plan.config(name, 0), runs, failed, plan.threshold), plan.threshold)
+        )
+    return Comparison(plan.env, plan.on, plan.budget, plan.threshold, plan.seeds, describe_machine(), entries)
 
 
-def entry(name: str, cfg: Any, runs: list[Run], failed: list[dict[str, Any]], threshold: float | None) -> Entry:
-    told = [run.summary for run in runs]
+def build_entry(name: str, cfg: Any, runs: list[Run], failed: list[dict[str, Any]], threshold: float | None) -> Entry:
+    """Aggregate the runs of one architecture."""
+    summaries = [run.summary for run in runs]
     marks = [run.reached(threshold) for run in runs]
     last = [run.curve("steps")[1][-1:] for run in runs]
     return Entry(
@@ -165,21 +170,21 @@ def entry(name: str, cfg: Any, runs: list[Run], failed: list[dict[str, Any]], th
         runs=[_brief(run) for run in runs],
         failed=failed,
         returns=estimate([float(value[0]) if len(value) else None for value in last]),
-        greedy_returns=estimate([summary["eval_return_mean"] for summary in told]),
-        steps_per_second=estimate([summary["steps_per_second"] for summary in told]),
-        updates_per_second=estimate([summary["updates_per_second"] for summary in told]),
+        greedy_returns=estimate([summary["eval_return_mean"] for summary in summaries]),
+        steps_per_second=estimate([summary["steps_per_second"] for summary in summaries]),
+        updates_per_second=estimate([summary["updates_per_second"] for summary in summaries]),
         seconds_to_threshold=estimate([mark and mark.seconds for mark in marks]),
         steps_to_threshold=estimate([mark and float(mark.env_steps) for mark in marks]),
-        samples_per_insert=estimate([summary["samples_per_insert"] for summary in told]),
+        samples_per_insert=estimate([summary["samples_per_insert"] for summary in summaries]),
         lag={
-            "mean": mean([summary["lag"]["mean"] for summary in told]),
-            "max": max((summary["lag"]["max"] or 0 for summary in told), default=None),
-            "counts": _summed([summary["lag_counts"] for summary in told]),
+            "mean": mean_of([summary["lag"]["mean"] for summary in summaries]),
+            "max": max((summary["lag"]["max"] or 0 for summary in summaries), default=None),
+            "counts": _summed([summary["lag_counts"] for summary in summaries]),
         },
         edges=_edges(runs),
-        roles=_averaged([summary["roles"] for summary in told]),
+        roles=_averaged([summary["roles"] for summary in summaries]),
         evaluators=sorted({role for run in runs for role in run.evaluators}),
-        processes=_averaged([summary["processes"] for summary in told]),
+        processes=_averaged([summary["processes"] for summary in summaries]),
         curves={
             "steps": band([run.curve("steps") for run in runs], even=False),
             "seconds": band([run.curve("seconds") for run in runs]),
@@ -193,7 +198,7 @@ def _brief(run: Run) -> dict[str, Any]:
 
 
 def _edges(runs: list[Run]) -> dict[str, dict[str, Any]]:
-    """Bytes and calls per environment step on each edge, over all runs."""
+    """Return bytes per environment step and calls of each edge, over all runs."""
     steps = sum(run.summary["env_steps"] for run in runs)
     edges: dict[str, dict[str, Any]] = {}
     for run in runs:
@@ -204,7 +209,8 @@ def _edges(runs: list[Run]) -> dict[str, dict[str, Any]]:
     return edges
 
 
-def mean(values: Sequence[float | None]) -> float | None:
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are not None, or None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
@@ -218,7 +224,7 @@ def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _averaged(tables: Sequence[Any]) -> Any:
-    """The mean of tables of the same form, number by number; a number that some lack is the mean of the others."""
+    """Average nested tables number by number. A missing number does not count in its mean."""
     tables = [table for table in tables if table is not None]
     if not tables:
         return {}
@@ -232,8 +238,8 @@ def _averaged(tables: Sequence[Any]) -> Any:
     return tables[0]
 
 
-def machine() -> dict[str, str]:
-    """What it was measured on."""
+def describe_machine() -> dict[str, str]:
+    """Return the CPU, memory and software versions of this machine."""
     model = platform.machine()
     try:
         with open("/proc/cpuinfo") as file:

@@ -1,4 +1,4 @@
-"""Curves of any runs in one picture."""
+"""Plots the learning curves of runs in one picture."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from thespis.runs.directory import RunDirectory
 from thespis.training.registry import load_config, pair_name
 
 _OWN = ("seed", "run_dir")
-"""Settings in which runs may differ and still be of one curve."""
+"""Settings that may differ between the runs of one curve."""
 
 
 def grouped(paths: Sequence[Path], apart: bool) -> dict[str, list[Run]]:
-    """Runs that share a curve, by the name of the curve: all settings they have in common but the seed.
+    """Group runs by curve, and name the curves. The runs of a curve differ only in their seed.
 
-    Curves of one architecture are told apart by what differs between them.
+    The names of curves of one architecture include the settings that differ. `apart`: one curve per run.
     """
     configs = [_config(path) for path in paths]
     if apart:
@@ -37,13 +37,13 @@ def grouped(paths: Sequence[Path], apart: bool) -> dict[str, list[Run]]:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """The settings of a run, and its architecture under the name that it is usually trained by."""
+    """Read the settings of a run, with its short name as architecture if it has one."""
     architecture, settings = load_config(RunDirectory.open(path).config)
     return {"architecture": pair_name(architecture, settings.get("algorithm")), **settings}
 
 
 def _names(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """The architecture, and the settings in which curves of its name differ."""
+    """Name each curve by its architecture and the settings that differ within it."""
     names = []
     for config in configs:
         alike = [other for other in configs if other["architecture"] == config["architecture"]]
@@ -57,8 +57,8 @@ def _names(configs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def draw_curves(groups: dict[str, list[Run]], x: str, metric: str, smooth: int, form: str) -> bytes:
-    """The picture, as `png`, `svg` or `pdf`."""
-    plots.require()
+    """Plot the curves as `png`, `svg` or `pdf`."""
+    plots.require_matplotlib()
     from matplotlib import rc_context
 
     curves: dict[str, Band] = {}
@@ -72,13 +72,13 @@ def draw_curves(groups: dict[str, list[Run]], x: str, metric: str, smooth: int, 
     label = plots.STEPS if x == "steps" else _seconds(groups)
     file = io.BytesIO()
     with rc_context(plots.STYLE):  # type: ignore[arg-type]
-        figure = plots.bands(curves, colour, label, plots.RETURN if metric == "rollout/ep_rew_mean" else metric)
+        figure = plots.plot_bands(curves, colour, label, plots.RETURN if metric == "rollout/ep_rew_mean" else metric)
         figure.savefig(file, format=form, dpi=144, facecolor="white")
     return file.getvalue()
 
 
 def _seconds(groups: dict[str, list[Run]]) -> str:
-    """The name of the time axis; the seconds of a simulated run are virtual."""
+    """Return the label of the time axis; the seconds of a simulated run are virtual."""
     virtual = [name for name, runs in groups.items() if all(run.virtual for run in runs)]
     if len(virtual) == len(groups):
         return "virtual seconds since the first step"

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: style and pictures are inside, and it asks no network."""
+"""The report as one self-contained HTML file: style and pictures are inside, and it loads nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 
 from thespis.report.collect import Comparison, Entry
 from thespis.report.plots import colours
-from thespis.report.text import CAPTIONS, edge_rows, machine_line, method, overview, process_rows, role_rows
+from thespis.report.text import CAPTIONS, edge_rows, machine_line, method_notes, overview, process_rows, role_rows
 
 _STYLE = """
 :root { color-scheme: light dark; --ground: #f6f7f9; --card: #ffffff; --ink: #1f2733; --soft: #5a6474;
@@ -51,13 +51,13 @@ _PAIRS = (("return-steps", "return-seconds"), ("speed", "lag"), ("roles",), ("tr
 _MORE_IS_BETTER = ("return", "greedy", "steps/s", "updates/s")
 
 
-def page(comparison: Comparison, pictures: Mapping[str, str]) -> str:
-    """`pictures`: SVG by name."""
+def html_report(comparison: Comparison, pictures: Mapping[str, str]) -> str:
+    """Return the report. `pictures`: SVG by name."""
     names = ", ".join(entry.name for entry in comparison.entries)
     seeds = f"{comparison.seeds} seed{'s' if comparison.seeds > 1 else ''}"
     goal = "" if comparison.threshold is None else f" · solved at {comparison.threshold:g}"
     about = f"{names} · {comparison.budget} each · {seeds} · on {comparison.on}{goal}"
-    notes = "".join(f"<p>{escape(line)}</p>" for line in method(comparison))
+    notes = "".join(f"<p>{escape(line)}</p>" for line in method_notes(comparison))
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -68,7 +68,7 @@ def page(comparison: Comparison, pictures: Mapping[str, str]) -> str:
             _failures(comparison),
             f'<div class="card wide">{_overview(comparison)}</div>',
             *_pictures(pictures),
-            "<h2>What limited each</h2>",
+            "<h2>Bottlenecks</h2>",
             *(_section(entry, colours(comparison.entries)[entry.name]) for entry in comparison.entries),
             f"<h2>Method</h2>{notes}",
             f"<footer>{escape(machine_line(comparison))}</footer></main></body></html>",
@@ -91,7 +91,7 @@ def _overview(comparison: Comparison) -> str:
 
 
 def _best(comparison: Comparison, heads: Sequence[str]) -> dict[int, int]:
-    """The best row of each column in which there is a better and a worse."""
+    """Return the best row of each column that ranks the architectures."""
     best = {}
     for x, head in enumerate(heads):
         values = {y: value for y, entry in enumerate(comparison.entries) if (value := _worth(entry, head)) is not None}
@@ -101,7 +101,7 @@ def _best(comparison: Comparison, heads: Sequence[str]) -> dict[int, int]:
 
 
 def _worth(entry: Entry, head: str) -> float | None:
-    """What a column says for this architecture, the more the better."""
+    """Return the value of a column for this architecture, such that more is better, or None."""
     if head in _MORE_IS_BETTER:
         of = {"return": entry.returns, "greedy": entry.greedy_returns, "steps/s": entry.steps_per_second}
         return of.get(head, entry.updates_per_second).middle

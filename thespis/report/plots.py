@@ -1,4 +1,4 @@
-"""The pictures of a report. Each is drawn once, and saved as PNG and as SVG that takes the colour of its page."""
+"""The plots of a report. Each is drawn once and saved as PNG and as SVG; the SVG takes the text colour of its page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from thespis.core.errors import ThespisError
 from thespis.report.collect import Comparison, Entry
 from thespis.report.statistics import Band, Estimate
-from thespis.runs.figures import number
+from thespis.runs.terminal.formatting import format_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ STEPS = "environment steps"
 RETURN = "training return, mean of 100 episodes"
 _INK = "#4a5361"
 _HALF, _WHOLE = (5.6, 3.9), 9.6
-"""Inches: pictures that stand side by side on a page, and the width of those that do not."""
+"""Inches: the size of plots side by side on a page, and the width of the other plots."""
 _WORK = {
     "env_step": "#3987d2", "inference": "#7fb3e6", "learn": "#e67e33", "apply": "#f0b07c",
     "insert": "#33a271", "sample": "#86cbab",
@@ -42,26 +42,26 @@ STYLE = {
 }  # fmt: skip
 
 
-def require() -> None:
-    """Say at once what is missing, not after hours of runs."""
+def require_matplotlib() -> None:
+    """Raise an error if matplotlib is missing, before hours of runs instead of after them."""
     import importlib.util
 
     if importlib.util.find_spec("matplotlib") is None:
         raise ThespisError("pictures need matplotlib; install it with: pip install 'thespis[plots]'")
 
 
-def draw(comparison: Comparison) -> dict[str, Figure]:
-    """Every picture for which there is something to show, by the name of its file."""
+def draw_plots(comparison: Comparison) -> dict[str, Figure]:
+    """Draw every plot that has data; return them by file name."""
     from matplotlib import rc_context
 
     drawings: dict[str, Callable[[Comparison], Figure | None]] = {
-        "return-steps": lambda what: returns(what, "steps"),
-        "return-seconds": lambda what: returns(what, "seconds"),
-        "speed": speed,
-        "lag": lags,
-        "roles": roles,
-        "traffic": traffic,
-        "processes": processes,
+        "return-steps": lambda results: plot_returns(results, "steps"),
+        "return-seconds": lambda results: plot_returns(results, "seconds"),
+        "speed": plot_speed,
+        "lag": plot_lags,
+        "roles": plot_roles,
+        "traffic": plot_traffic,
+        "processes": plot_processes,
     }
     with rc_context(STYLE):  # type: ignore[arg-type]
         figures = {name: drawing(comparison) for name, drawing in drawings.items()}
@@ -69,7 +69,7 @@ def draw(comparison: Comparison) -> dict[str, Figure]:
 
 
 def png(figure: Figure) -> bytes:
-    """On white, for a page or a slide."""
+    """Render a figure as PNG on white."""
     from matplotlib import rc_context
 
     file = io.BytesIO()
@@ -79,46 +79,47 @@ def png(figure: Figure) -> bytes:
 
 
 def svg(figure: Figure, label: str) -> str:
-    """For inside of an HTML page: see-through, ink in the colour of the text around it, no address of anything."""
+    """Render a figure as SVG for an HTML page: transparent, in the page's text colour, without external references."""
     from matplotlib import rc_context
 
     file = io.StringIO()
     with rc_context(STYLE):  # type: ignore[arg-type]
-        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+        no_metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)
-    # Pictures of one page must not find each other's shapes.
-    own = re.sub(r"\W", "", label)
-    text = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{own}-", text)
+    # Ids must be unique among all figures of a page.
+    prefix = re.sub(r"\W", "", label)
+    text = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{prefix}-", text)
     head, rest = text.split(">", 1)
-    head = re.sub(r'\s(width|height)="[^"]*"', "", head)  # the page decides
+    head = re.sub(r'\s(width|height)="[^"]*"', "", head)  # the page sets the size
     return f'{head} role="img" aria-label="{label}">{rest}'.replace(_INK, "currentColor")
 
 
 def colours(entries: Sequence[Entry]) -> dict[str, str]:
+    """Assign a colour to each architecture."""
     return dict(zip((entry.name for entry in entries), cycle(COLOURS), strict=False))
 
 
 # -- curves ---------------------------------------------------------------------------------------
 
 
-def returns(comparison: Comparison, x: str) -> Figure | None:
-    """Return of training episodes against steps or seconds."""
+def plot_returns(comparison: Comparison, x: str) -> Figure | None:
+    """Plot the return of training episodes over steps or seconds."""
     curves = {entry.name: entry.curves[x] for entry in comparison.entries if entry.curves[x].x}
     if not curves:
         return None
     virtual = "virtual " if comparison.on == "simulation" else ""
     label = STEPS if x == "steps" else f"{virtual}seconds since the first step"
-    return bands(curves, colours(comparison.entries), label, RETURN, comparison.threshold)
+    return plot_bands(curves, colours(comparison.entries), label, RETURN, comparison.threshold)
 
 
-def bands(
+def plot_bands(
     curves: dict[str, Band], colour: dict[str, str], label: str, what: str, threshold: float | None = None
 ) -> Figure:
-    """Curves with their intervals; steps that span more than a factor of twenty are shown by orders of magnitude."""
+    """Plot curves with their intervals. The step axis is logarithmic if it spans more than a factor of twenty."""
     figure, (axis,) = _canvas(*_HALF)
     for name, curve in curves.items():
         axis.fill_between(curve.x, curve.low, curve.high, color=colour[name], alpha=0.18, lw=0)
@@ -138,8 +139,8 @@ def bands(
     return figure
 
 
-def lags(comparison: Comparison) -> Figure | None:
-    """How old what was learned from was: the share of steps at or below each lag."""
+def plot_lags(comparison: Comparison) -> Figure | None:
+    """Plot the distribution of lag: the share of steps at or below each lag."""
     entries = [entry for entry in comparison.entries if entry.lag["counts"]]
     if not entries:
         return None
@@ -164,8 +165,8 @@ def lags(comparison: Comparison) -> Figure | None:
 # -- bars -----------------------------------------------------------------------------------------
 
 
-def speed(comparison: Comparison) -> Figure | None:
-    """Environment steps and updates per second."""
+def plot_speed(comparison: Comparison) -> Figure | None:
+    """Plot environment steps and updates per second."""
     entries = [entry for entry in comparison.entries if entry.steps_per_second.values]
     if not entries:
         return None
@@ -180,17 +181,17 @@ def speed(comparison: Comparison) -> Figure | None:
 
 
 def _bar(axis: Axes, y: int, value: Estimate, colour: str) -> None:
-    """The bar with a dot for each run, and its number behind all of them."""
+    """Draw a bar with a dot per run, and the value to the right of both."""
     if value.middle is None:
         return
     axis.barh(y, value.middle, height=0.62, color=colour, alpha=0.85)
     axis.plot(value.values, [y] * len(value.values), "o", ms=3.2, color=_INK, alpha=0.75)
     end = max([value.middle, *value.values])
-    axis.annotate(number(value.middle), (end, y), (6, 0), textcoords="offset points", va="center", fontsize=9)
+    axis.annotate(format_number(value.middle), (end, y), (6, 0), textcoords="offset points", va="center", fontsize=9)
 
 
-def roles(comparison: Comparison) -> Figure | None:
-    """How each role spent its time: work by kind, waiting, and the rest."""
+def plot_roles(comparison: Comparison) -> Figure | None:
+    """Plot how each role spends its time: work by kind, waiting, and the remainder."""
     rows = [
         (entry.name, role, share)
         for entry in comparison.entries
@@ -216,8 +217,8 @@ def roles(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def traffic(comparison: Comparison) -> Figure | None:
-    """Bytes per environment step by kind of edge."""
+def plot_traffic(comparison: Comparison) -> Figure | None:
+    """Plot bytes per environment step by kind of edge."""
     entries = [entry for entry in comparison.entries if any(edge["bytes_per_step"] for edge in entry.edges.values())]
     if not entries:
         return None
@@ -227,7 +228,7 @@ def traffic(comparison: Comparison) -> Figure | None:
         for edge in entry.edges.values():
             amounts[edge["kind"]] = amounts.get(edge["kind"], 0.0) + edge["bytes_per_step"]
         end = _stack(axis, y, [(kind, amount, _KINDS.get(kind, _OTHER), 0.9) for kind, amount in amounts.items()])
-        axis.annotate(number(round(end)), (end, y), (6, 0), textcoords="offset points", va="center", fontsize=9)
+        axis.annotate(format_number(round(end)), (end, y), (6, 0), textcoords="offset points", va="center", fontsize=9)
     _rows(axis, [entry.name for entry in entries])
     axis.set_xlabel("bytes per environment step")
     used = {edge["kind"] for entry in entries for edge in entry.edges.values() if edge["bytes_per_step"]}
@@ -235,8 +236,8 @@ def traffic(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def processes(comparison: Comparison) -> Figure | None:
-    """CPU seconds and memory of each architecture, by kind of process."""
+def plot_processes(comparison: Comparison) -> Figure | None:
+    """Plot CPU seconds and memory of each architecture by kind of process."""
     entries = [entry for entry in comparison.entries if entry.cores is not None]
     if not entries:
         return None
@@ -250,7 +251,9 @@ def processes(comparison: Comparison) -> Figure | None:
                 amount = process["cpu_seconds"] if axis is axes[0] else process["count"] * (process["rss_mb"] or 0.0)
                 parts.append((kind, amount or 0.0, colour[kind], 0.88))
             end = _stack(axis, y, parts)
-            axis.annotate(number(round(end)), (end, y), (6, 0), textcoords="offset points", va="center", fontsize=9)
+            axis.annotate(
+                format_number(round(end)), (end, y), (6, 0), textcoords="offset points", va="center", fontsize=9
+            )
         axis.set_title(title)
         _rows(axis, [entry.name for entry in entries] if axis is axes[0] else [""] * len(entries))
     _chips(figure, {kind: (colour[kind], 0.88) for kind in kinds})
@@ -268,7 +271,7 @@ def _canvas(width: float, height: float, columns: int = 1) -> tuple[Figure, list
 
 
 def _stack(axis: Axes, y: int, parts: list[tuple[str, float, str, float]]) -> float:
-    """Parts beside each other, (name, width, colour, opacity); returns where they end."""
+    """Draw parts (name, width, colour, opacity) side by side; return the right end."""
     left = 0.0
     for _, width, colour, alpha in parts:
         if width:
@@ -278,7 +281,7 @@ def _stack(axis: Axes, y: int, parts: list[tuple[str, float, str, float]]) -> fl
 
 
 def _rows(axis: Axes, labels: list[str]) -> None:
-    """A label per bar, the first on top, and no lines that only repeat where the bars begin."""
+    """Label the bars, the first on top, and hide the vertical axis line."""
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(len(labels) - 0.4, -0.6)
     axis.margins(x=0.14)
@@ -302,7 +305,7 @@ def _legend(figure: Figure, axis: Axes) -> None:
 
 
 def _chips(figure: Figure, chips: dict[str, tuple[str, float]]) -> None:
-    """A legend of colours above the bars."""
+    """Draw a legend of colours above the bars."""
     from matplotlib.patches import Patch
 
     handles = [Patch(color=colour, alpha=alpha, lw=0, label=name) for name, (colour, alpha) in chips.items()]
@@ -313,7 +316,7 @@ def _chips(figure: Figure, chips: dict[str, tuple[str, float]]) -> None:
 
 
 def _short(value: float) -> str:
-    """A number at an axis: 20k instead of 20000."""
+    """Format a number of an axis: 20k instead of 20000."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:g}{unit}"

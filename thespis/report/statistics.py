@@ -1,7 +1,7 @@
-"""What several seeds say together: interquartile means, and how sure one can be of them.
+"""Statistics over seeds: interquartile means with bootstrap confidence intervals.
 
-Agarwal et al., 2021 (arXiv:2108.13264): a mean of few runs follows its outliers and a median ignores half of what was
-measured; the mean of the middle half does neither.
+Agarwal et al., 2021 (arXiv:2108.13264): outliers dominate the mean of few runs, and the median ignores half of the
+data. The interquartile mean avoids both.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from thespis.core.types import Array
 
 POINTS = 200
-"""Points of a curve: more than a screen shows."""
+"""Points per curve."""
 _RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure of several runs: interquartile mean, its 95% interval, and the values themselves."""
+    """A statistic of several runs: the interquartile mean, its 95% interval, and the values of the runs."""
 
     middle: float | None
     low: float | None
@@ -30,7 +30,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Band:
-    """A curve of several runs: at each x the interquartile mean and its 95% interval."""
+    """A curve of several runs: the interquartile mean and its 95% interval at each x."""
 
     x: list[float]
     middle: list[float]
@@ -39,7 +39,7 @@ class Band:
 
 
 def iqm(values: Array, axis: int = 0) -> Array:
-    """Mean of the middle half along `axis`; if n is no multiple of four, the outermost of that half count in part."""
+    """Interquartile mean along `axis`. If n is not a multiple of four, the outermost values have fractional weights."""
     ordered = np.sort(values, axis=axis)
     n = ordered.shape[axis]
     cut = n / 4
@@ -50,18 +50,18 @@ def iqm(values: Array, axis: int = 0) -> Array:
 
 
 def bootstrap(values: Array, seed: int = 0, level: float = 0.95) -> tuple[Array, Array]:
-    """The interval of the interquartile mean of `values`, `[runs, ...]`, had other runs of these been drawn.
+    """Bootstrap interval of the interquartile mean of `values`, `[runs, ...]`.
 
-    The same `seed` draws the same runs. The interval of a single run is that run.
+    The same `seed` gives the same resamples. The interval of a single run is its value.
     """
-    drawn = np.random.default_rng(seed).integers(len(values), size=(_RESAMPLES, len(values)))
-    means = iqm(values[drawn], axis=1)
+    resamples = np.random.default_rng(seed).integers(len(values), size=(_RESAMPLES, len(values)))
+    means = iqm(values[resamples], axis=1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low, high
 
 
 def estimate(values: Sequence[float | None]) -> Estimate:
-    """Of the runs that have a value."""
+    """Estimate from the values that are not None."""
     known = [float(value) for value in values if value is not None]
     if not known:
         return Estimate(None, None, None, [])
@@ -69,29 +69,29 @@ def estimate(values: Sequence[float | None]) -> Estimate:
     return Estimate(float(iqm(np.array(known))), float(low), float(high), known)
 
 
-def held(x: Array, y: Array, grid: Array) -> Array:
-    """The value that `y` last had at each point of `grid`; after its end a curve stays where it was."""
+def last_values(x: Array, y: Array, grid: Array) -> Array:
+    """Sample a step function: the last value of `y` at or before each point of `grid`."""
     last = np.searchsorted(x, grid, side="right") - 1
     return np.asarray(y[np.maximum(last, 0)], float)
 
 
 def band(curves: Sequence[tuple[Array, Array]], even: bool = True) -> Band:
-    """Curves (x, y) of several runs as one, from where all have begun to where the last ends.
+    """Aggregate the curves (x, y) of several runs, from the latest start to the latest end.
 
-    `even`: points at even distances; else at even ratios, for an axis that shows orders of magnitude.
+    `even`: linear spacing of the points; else logarithmic spacing.
     """
     curves = [(x, y) for x, y in curves if len(x)]
     if not curves:
         return Band([], [], [], [])
     start, end = max(x[0] for x, _ in curves), max(x[-1] for x, _ in curves)
     grid = np.linspace(start, end, POINTS) if even or start <= 0 else np.geomspace(start, end, POINTS)
-    values = np.stack([held(x, y, grid) for x, y in curves])
+    values = np.stack([last_values(x, y, grid) for x, y in curves])
     low, high = bootstrap(values)
     return Band(grid.tolist(), iqm(values).tolist(), low.tolist(), high.tolist())
 
 
 def smoothed(y: Array, width: int) -> Array:
-    """Mean of each value and the `width - 1` before it, or as many as there are."""
+    """Moving average: the mean of each value and up to `width - 1` values before it."""
     sums = np.cumsum(np.concatenate([[0.0], y]))
     ends = np.arange(1, len(y) + 1)
     begins = np.maximum(ends - width, 0)
@@ -99,7 +99,7 @@ def smoothed(y: Array, width: int) -> Array:
 
 
 def quantile(counts: Mapping[str, int], share: float) -> float | None:
-    """The lag below or at which `share` of all steps are; `counts` gives the steps of each lag."""
+    """Return the smallest lag such that `share` of all steps have at most it; `counts`: steps by lag."""
     lags = sorted((int(lag), count) for lag, count in counts.items())
     total = sum(count for _, count in lags)
     seen = 0

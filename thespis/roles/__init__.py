@@ -1,4 +1,4 @@
-"""The roles architectures are made of, imported when they are first named so that `--help` stays quick."""
+"""Roles: the classes that architectures wire together. Names import lazily, so that `--help` stays fast."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from thespis.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from thespis.roles.actor import Actor
+    from thespis.roles.actor_policies import LocalPolicy, RemotePolicy
     from thespis.roles.averaging_server import AveragingServer
+    from thespis.roles.bellman_updater import BellmanUpdater
     from thespis.roles.coordinator import Coordinator
     from thespis.roles.demonstrations import Demonstrations
     from thespis.roles.evaluator import Evaluator
     from thespis.roles.evolution_worker import EvolutionWorker
-    from thespis.roles.inference import InferenceServer
+    from thespis.roles.inference_server import Batching, InferenceServer
     from thespis.roles.learner import Learner
     from thespis.roles.parameter_server import ParameterServer
-    from thespis.roles.policy import LocalPolicy, RemotePolicy
-    from thespis.roles.replay import Replay, TrainBuffer
+    from thespis.roles.queue import Queue, TrainBuffer
+    from thespis.roles.replay import Replay
     from thespis.roles.shared_parameters import SharedParameters
-    from thespis.roles.table import ReplayTable
-    from thespis.roles.updater import BellmanUpdater
-    from thespis.roles.weights import WeightStore
+    from thespis.roles.weight_store import WeightStore
 
 __all__ = [
     "Actor",
     "AveragingServer",
+    "Batching",
     "BellmanUpdater",
     "Coordinator",
     "Demonstrations",
@@ -35,9 +36,9 @@ __all__ = [
     "Learner",
     "LocalPolicy",
     "ParameterServer",
+    "Queue",
     "RemotePolicy",
     "Replay",
-    "ReplayTable",
     "SharedParameters",
     "TrainBuffer",
     "WeightStore",
@@ -52,14 +53,14 @@ __getattr__ = lazy_names(
         "demonstrations": "Demonstrations",
         "evaluator": "Evaluator",
         "evolution_worker": "EvolutionWorker",
-        "inference": "InferenceServer",
+        "inference_server": "Batching InferenceServer",
         "learner": "Learner",
         "parameter_server": "ParameterServer",
-        "policy": "LocalPolicy RemotePolicy",
-        "replay": "Replay TrainBuffer",
+        "actor_policies": "LocalPolicy RemotePolicy",
+        "queue": "Queue TrainBuffer",
         "shared_parameters": "SharedParameters",
-        "table": "ReplayTable",
-        "updater": "BellmanUpdater",
-        "weights": "WeightStore",
+        "replay": "Replay",
+        "bellman_updater": "BellmanUpdater",
+        "weight_store": "WeightStore",
     },
 )

@@ -10,37 +10,46 @@ from typing import ClassVar, Protocol
 from thespis.core.context import Context
 from thespis.core.edges import Insert
 from thespis.core.service import RoleDescription
-from thespis.core.types import Acted, Inputs, State, Unroll, Version
+from thespis.core.types import Inputs, PolicyOutput, State, Unroll, Version
 from thespis.envs.autoreset import Environments, EnvStep
 from thespis.envs.inputs import first_inputs, next_inputs
+from thespis.experience.stepping import take_step
 from thespis.experience.writers import UnrollWriter
 
 
-class Policy(Protocol):
-    """Something that acts. Whether it does so here or in another process is not the actor's business."""
+class ActorPolicy(Protocol):
+    """The policy of an actor, in the actor's own process or behind an inference edge."""
 
     name: str
-    """What an actor waits for when it waits for actions."""
+    """The peer an actor waits for while it waits for actions."""
 
     @property
-    def version(self) -> Version: ...
+    def version(self) -> Version:
+        """Version of the weights that act."""
 
-    def initial_state(self, batch: int) -> State: ...
+    def initial_state(self, batch: int) -> State:
+        """Recurrent state of `batch` environments at the start of their episodes."""
 
-    async def refresh(self, anew: bool = False) -> None: ...
+    async def refresh(self, skip_prefetch: bool = False) -> None:
+        """Load newer weights. `skip_prefetch`: ignore an earlier prefetch and pull again."""
 
-    async def act(self, inputs: Inputs, state: State) -> Acted: ...
+    async def act(self, inputs: Inputs, state: State) -> PolicyOutput:
+        """Choose actions for `inputs`."""
 
 
 class Writer(Protocol):
-    """Takes down what an actor lives through. One that is held elsewhere never gives an unroll back."""
+    """Receives an actor's steps. A writer in another process returns no unrolls here."""
 
-    def write(self, acted: Acted, version: Version, step: EnvStep, inputs: Inputs) -> Unroll | None: ...
+    def write(self, acted: PolicyOutput, version: Version, step: EnvStep, inputs: Inputs) -> Unroll | None:
+        """Add one step; returns the unroll that it completes, if any."""
 
 
 @dataclass(slots=True)
 class Group:
-    """Environments that step together: what they see, in which state, and who writes it down since when."""
+    """Environments that step together, with their inputs, recurrent state and writer.
+
+    `since`: time at which the current unroll started. `handed`: the insert under way, if any.
+    """
 
     envs: Environments
     inputs: Inputs
@@ -52,10 +61,10 @@ class Group:
 
 
 class Actor:
-    """Steps its environments: refresh the policy, collect an unroll, hand it over, until all steps are taken.
+    """Steps environments: refresh the policy, collect an unroll, insert it, until the step budget is spent.
 
-    It goes on while an unroll is on its way and waits only if the one before has not been taken yet. Two groups of
-    environments take turns: one steps while the policy thinks about the other.
+    Each insert overlaps the next unroll; the actor waits only while the previous insert is still pending. Two groups of
+    environments alternate: one group steps while the policy computes actions for the other.
 
         group 0   step . . step . . step        . the policy acts
         group 1   . . step . . step . .
@@ -67,23 +76,24 @@ class Actor:
         self,
         ctx: Context,
         envs: Environments | Sequence[Environments],
-        policy: Policy,
+        policy: ActorPolicy,
         insert: Insert | None,
         unroll_length: int,
         return_discount: float | None = None,
         before_unroll: Callable[[], None] | None = None,
         writer: Writer | None = None,
     ) -> None:
-        """`envs`: all in one group, or several groups. `return_discount`: also tell the discounted return so far.
+        """`envs`: one group, or several groups. `return_discount`: also write discounted returns into each unroll.
 
-        `before_unroll`: called before every unroll, for what changes in the course of a run.
-        `writer`: takes the steps instead of `insert`, whose unrolls are then not made here.
+        `before_unroll`: called before every unroll, for example to update exploration.
+        `writer`: receives the steps instead of an `UnrollWriter`; the actor then inserts no unrolls itself.
         """
         self._ctx, self._policy, self._insert, self._writer = ctx, policy, insert, writer
         self._envs = [envs] if isinstance(envs, Environments) else [*envs]
         self._length, self._return_discount, self._before_unroll = unroll_length, return_discount, before_unroll
 
     async def run(self) -> None:
+        """Collect unrolls until the step budget is spent, then wait for the end of the run."""
         ctx, policy = self._ctx, self._policy
         await policy.refresh()
         groups = [await self._open(envs, number) for number, envs in enumerate(self._envs)]
@@ -94,27 +104,31 @@ class Actor:
                 version = policy.version
                 acted = await policy.act(group.inputs, group.state)
                 if self._is_done(group):
-                    await ctx.rest()
+                    await ctx.wait_for_end()
                 await self._step(group, acted, version)
-        asked = [ctx.ahead(self._ask(group)) for group in groups]
+        pending = [ctx.ahead(self._request(group)) for group in groups]
         playing = dict(enumerate(groups))
         while playing:
             for number, group in [*playing.items()]:
-                acted, version = await ctx.wait(policy.name, asked[number])
+                acted, version = await ctx.wait(policy.name, pending[number])
                 if self._is_done(group):
                     del playing[number]
                     continue
                 await self._step(group, acted, version)
-                asked[number] = ctx.ahead(self._ask(group))
-                # Let the question leave before the next group's step blocks this process.
+                pending[number] = ctx.ahead(self._request(group))
+                # Send the request before the next group's step blocks this process.
                 await asyncio.sleep(0)
-        await ctx.rest()
+        await ctx.wait_for_end()
 
     def _is_done(self, group: Group) -> bool:
-        """Whether no more unrolls may be begun. To ask for actions first tells a writer elsewhere of the last step."""
-        return group.steps == 0 and self._ctx.spent
+        """Whether the group may start no further unroll.
+
+        The actor checks this after it requests actions, because that request carries the last step to a remote writer.
+        """
+        return group.steps == 0 and self._ctx.steps_exhausted
 
     async def close(self) -> None:
+        """Close all environments."""
         for envs in self._envs:
             envs.close()
 
@@ -125,18 +139,13 @@ class Actor:
         writer = self._writer or UnrollWriter(self._length, inputs, state, self._return_discount)
         return Group(envs, inputs, state, writer, self._ctx.now())
 
-    async def _ask(self, group: Group) -> tuple[Acted, Version]:
+    async def _request(self, group: Group) -> tuple[PolicyOutput, Version]:
         version = self._policy.version
         return await self._policy.act(group.inputs, group.state), version
 
-    async def _step(self, group: Group, acted: Acted, version: Version) -> None:
-        ctx, envs = self._ctx, group.envs
+    async def _step(self, group: Group, acted: PolicyOutput, version: Version) -> None:
         group.steps = (group.steps + 1) % self._length
-        async with ctx.work("env_step", items=envs.num_envs):
-            step = envs.step(acted.actions)
-            ctx.took(step.taken)
-        for episode in step.episodes:
-            ctx.episode(episode)
+        step = await take_step(self._ctx, group.envs, acted.actions)
         group.inputs, group.state = next_inputs(step, acted.actions), acted.state
         unroll = group.writer.write(acted, version, step, group.inputs)
         if unroll is not None:
@@ -148,8 +157,8 @@ class Actor:
         if group.handed is not None:
             await ctx.wait(self._insert.name, group.handed)
         group.handed = ctx.ahead(self._insert(unroll))
-        # Who waits for longer than an unroll takes is not in a hurry: what was asked for before is old by now.
-        await self._policy.refresh(anew=ctx.now() - made > made - group.since)
+        # After a wait longer than an unroll the prefetched weights are old, so pull again.
+        await self._policy.refresh(skip_prefetch=ctx.now() - made > made - group.since)
         self._prepare()
         group.since = ctx.now()
 

@@ -1,4 +1,4 @@
-"""AveragingServer: a shard of the parameters that also keeps their lagged averages."""
+"""AveragingServer: a shard of the parameters with their lagged averages."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from thespis.core.budget import Budget
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.service import Method
-from thespis.core.types import Array, Layout, Slice, Version
+from thespis.core.types import Array, ParameterLayout, ParameterSlice, Version
 from thespis.roles.parameter_server import ParameterServer
 
 
 class AveragingServer(ParameterServer):
-    """Applies gradients as they come, and after each of them:
+    """Applies each gradient when it arrives, then updates both averages:
 
         average <- decay * average + (1 - decay) * parameters      (theta_bar_1 of QT-Opt, served by `pull`)
         lagged  <- average, every `lag` updates                    (theta_bar_2, served by `lagged`)
 
-    Kept here, the chain is the same however many pull from it and however seldom. It is element by element, so shards
-    together hold what one server would.
+    The server computes the averages, so they do not depend on how many workers pull or how often. The update is
+    elementwise, so shards together hold the same values as one server.
     """
 
     description: ClassVar = replace(
@@ -38,42 +38,45 @@ class AveragingServer(ParameterServer):
         super().__init__(ctx, optimizer=optimizer, budget=budget)
         self._decay, self._lag = decay, lag
         self._average: Array = np.empty(0, np.float32)
-        self._lagged = Slice(self.version, self._average)
+        self._lagged = ParameterSlice(self.version, self._average)
 
-    async def join(self, worker: int, values: Array, layout: Layout) -> tuple[Slice, int]:
-        opens = self._values is None
-        answer = await super().join(worker, values, layout)
-        if opens:
-            self._average = answer[0].values.copy()
+    async def join(self, worker: int, values: Array, layout: ParameterLayout) -> tuple[ParameterSlice, int]:
+        """Register a worker, as in `ParameterServer.join`. The first worker's values initialise both averages."""
+        is_first = self._values is None
+        joined = await super().join(worker, values, layout)
+        if is_first:
+            self._average = joined[0].values.copy()
             self._keep()
-        return answer
+        return joined
 
-    async def pull(self, newer_than: Version | None) -> Slice | None:
-        """The average, or None if the caller has it already: whoever only acts acts on this."""
-        return None if await super().pull(newer_than) is None else Slice(self.version, self._average.copy())
+    async def pull(self, newer_than: Version | None) -> ParameterSlice | None:
+        """The average, which actors act on, or None if the caller has this version."""
+        return None if await super().pull(newer_than) is None else ParameterSlice(self.version, self._average.copy())
 
-    async def lagged(self, newer_than: Version | None) -> Slice | None:
-        """The average as it was at the last multiple of `lag` updates; its version is of then."""
+    async def lagged(self, newer_than: Version | None) -> ParameterSlice | None:
+        """The average at the last multiple of `lag` updates, with that update's version."""
         if newer_than is None:
             await self._begun.wait()
         return self._lagged if newer_than is None or self._lagged.version > newer_than else None
 
     async def after(self, updates: int) -> None:
-        """Return when so many updates were made."""
+        """Return once the server has made `updates` updates."""
         while self._updates < updates:
             await self._round.wait()
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """The shard's state and both averages."""
         arrays, values = super().state()
         if arrays:
             arrays |= {"average": self._average.copy(), "lagged": self._lagged.values.copy()}
         return arrays, {**values, "lagged_at": self._lagged.version.update}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
+        """Load what `state` returned."""
         super().restore(arrays, values)
         if "values" in arrays:
             self._average = arrays["average"]
-            self._lagged = Slice(Version(self.version.epoch, values["lagged_at"]), arrays["lagged"])
+            self._lagged = ParameterSlice(Version(self.version.epoch, values["lagged_at"]), arrays["lagged"])
 
     def _apply(self) -> None:
         super()._apply()
@@ -83,4 +86,4 @@ class AveragingServer(ParameterServer):
             self._keep()
 
     def _keep(self) -> None:
-        self._lagged = Slice(self.version, self._average.copy())
+        self._lagged = ParameterSlice(self.version, self._average.copy())

@@ -1,4 +1,4 @@
-"""Demonstrations: a replay that is full before anybody samples from it, and stays as it is."""
+"""Demonstrations: a replay that is filled once, before the run starts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from thespis.core.errors import ThespisError
 from thespis.core.program import Edge
 from thespis.core.service import Method, RoleDescription
-from thespis.core.types import Array, Drawn, Stream, Unroll
+from thespis.core.types import Array, ReplaySample, Stream, Unroll
 from thespis.experience.limiters import SamplesPerInsert
-from thespis.roles.table import ReplayTable
+from thespis.roles.replay import Replay
 
 
-class Demonstrations(ReplayTable):
-    """Nobody inserts and nothing is overwritten; only priorities change.
+class Demonstrations(Replay):
+    """A replay without inserts: nothing is overwritten, and only priorities change.
 
-    A checkpoint holds the priorities alone: each life of it reads the episodes again, from where the first did.
+    A checkpoint holds the priorities alone. Each incarnation reads the episodes again from the same source.
     """
 
     description: ClassVar = RoleDescription(
@@ -29,14 +29,14 @@ class Demonstrations(ReplayTable):
         },
         metrics="demonstrations",
     )
-    LIMITER: ClassVar = SamplesPerInsert(1.0, 1, math.inf)  # whoever samples never waits
+    LIMITER: ClassVar = SamplesPerInsert(1.0, 1, math.inf)  # sampling never waits
 
     @staticmethod
-    def refuse(name: str, settings: Mapping[str, Any], incoming: Sequence[Edge]) -> None:
-        """Nobody can wait for ever here."""
+    def validate(name: str, settings: Mapping[str, Any], incoming: Sequence[Edge]) -> None:
+        """Accept all settings: sampling never waits."""
 
     def fill(self, episodes: Iterable[Iterable[Unroll]]) -> None:
-        """Put in whole episodes, each in unrolls that follow each other."""
+        """Write whole episodes, each as consecutive unrolls."""
         me = self._ctx.identity
         for number, unrolls in enumerate(episodes):
             for unroll in unrolls:
@@ -44,20 +44,22 @@ class Demonstrations(ReplayTable):
         self._streams.clear()
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Priorities and counts; the episodes are not part of a checkpoint."""
         arrays = {f"sampler/{name}": column for name, column in self._sampler.state().items()}
         return arrays, {"written": self._steps.written, "sampled": self._sampled}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
+        """Load what `state` returned; the episodes must be the same as at the save."""
         if values["written"] != self._steps.written:
             raise ThespisError(
-                f"the demonstrations are others than when the run was saved ({self._steps.written} rows, not "
-                f"{values['written']}); put back those that it began with"
+                f"the demonstrations changed since the run was saved ({self._steps.written} rows now, "
+                f"{values['written']} then); restore the original ones"
             )
-        self._sampler.remove(np.arange(self._steps.capacity))  # it is empty where a sampler is restored
+        self._sampler.remove(np.arange(self._steps.capacity))  # `restore` expects an empty sampler
         self._sampler.restore({name.partition("/")[2]: column for name, column in arrays.items()})
         self._sampled = values["sampled"]
 
-    def _draw(self, items: int) -> Drawn:
+    def _draw(self, items: int) -> ReplaySample:
         drawn = super()._draw(items)
-        drawn.taken = 0  # nobody took these steps in this run
+        drawn.env_steps_at_sample = 0  # these steps are not steps of this run
         return drawn

@@ -13,16 +13,16 @@ from thespis.core.types import Array, Episode
 from thespis.envs.autoreset import Environments
 from thespis.envs.infos import means, metric
 from thespis.envs.inputs import first_inputs, next_inputs
-from thespis.roles.policy import LocalPolicy
+from thespis.roles.actor_policies import LocalPolicy
 
 _SIDE_BY_SIDE = 16
 
 
 class Evaluator:
-    """Judges the policy as it stands, every so often and whenever asked. Reports `eval/*`.
+    """Plays greedy evaluation episodes at an interval and on request. Reports `eval/*`.
 
-    Environments and policy are made at the first evaluation: importing torch in one more process would delay
-    the start of everybody else.
+    The first evaluation builds the environments and the policy: importing torch in one more process would delay the
+    start of the run.
     """
 
     description: ClassVar = RoleDescription(evaluates=True)
@@ -36,7 +36,7 @@ class Evaluator:
         every: float,
         longest: int,
     ) -> None:
-        """`longest`: steps after which an episode is cut, since some never end."""
+        """`longest`: steps after which an episode is cut, because some episodes never end."""
         self._ctx, self._make_envs, self._make_policy = ctx, make_envs, make_policy
         self._episodes, self._every, self._longest = episodes, every, longest
         self._made: tuple[Environments, LocalPolicy] | None = None
@@ -44,21 +44,24 @@ class Evaluator:
         self._due = ctx.now() + every
 
     async def run(self) -> None:
+        """Evaluate every `every` seconds; 0 leaves evaluation to requests."""
         while self._every:
             await self._ctx.sleep(max(0.0, self._due - self._ctx.now()))
             self._due = self._ctx.now() + self._every
             await self.evaluate()
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """The number of rounds, and the time until the next evaluation."""
         return {}, {"rounds": self._rounds, "due_in": self._due - self._ctx.now()}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
+        """Load what `state` returned."""
         self._rounds, self._due = values["rounds"], self._ctx.now() + values["due_in"]
 
     async def evaluate(self) -> None:
         """Play the episodes and report their mean.
 
-        Each environment plays equally many: taking the first to finish would favour short episodes.
+        Every environment plays equally many: taking the first to finish would favour short episodes.
         """
         if self._made is None:
             self._made = self._make_envs(min(self._episodes, _SIDE_BY_SIDE)), self._make_policy()
@@ -80,11 +83,12 @@ class Evaluator:
             self._ctx.count("eval/cut_episodes", sum(cut[: self._episodes]))
 
     async def close(self) -> None:
+        """Close the environments, if any."""
         if self._made is not None:
             self._made[0].close()
 
     async def _play(self, envs: Environments, policy: LocalPolicy) -> tuple[list[Episode], list[bool]]:
-        """One episode in every environment, and which of them were cut."""
+        """Play one episode in every environment; also returns which of them were cut."""
         ctx = self._ctx
         self._rounds += 1
         async with ctx.work("env_step", items=envs.num_envs):
@@ -99,7 +103,7 @@ class Evaluator:
                 step = envs.step(acted.actions)
             returns += step.rewards * alive
             lengths += alive
-            if not step.usual:
+            if not step.mid_episode:
                 over = step.terminated | step.truncated
                 for env, episode in zip(over.nonzero()[0].tolist(), step.episodes, strict=True):
                     infos[env] = episode.info if alive[env] else infos[env]

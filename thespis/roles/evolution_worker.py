@@ -1,4 +1,4 @@
-"""EvolutionWorker: plays the episodes of perturbed parameters, side by side."""
+"""EvolutionWorker: plays the episodes of perturbed parameters in parallel."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from thespis.core.types import Array, Episode, Tree
 from thespis.envs.autoreset import Environments
 from thespis.envs.infos import metric
 from thespis.exchange.noise import find_noise
-from thespis.networks.members import Members
-from thespis.networks.moments import Moments
-from thespis.roles.coordinator import Ask, Order, Result, Snapshot, WorkPlan
+from thespis.networks.batched import BatchedPolicy
+from thespis.networks.running_moments import Moments
+from thespis.roles.coordinator import Snapshot, UnitOrder, UnitRequest, UnitResult, WorkPlan
 
 if TYPE_CHECKING:
     from thespis.algorithms.es import ES
 
 
 class EvolutionWorker:
-    """Asks for a unit, gets to the parameters it is about, plays one episode of each member, asks again.
+    """Requests a unit, updates its parameters to the unit's generation, plays one episode per member, repeats.
 
-    All members of a unit start together, each in an environment of its own; those that are over wait for the longest.
-    A native vector steps their environments meanwhile, so its steps are more than those of the episodes.
+    All members of a unit start together, each in its own environment; finished members wait for the longest. A native
+    vector steps their environments meanwhile, so it takes more steps than the episodes count.
     """
 
     description: ClassVar = RoleDescription(lost="units")
@@ -37,26 +37,28 @@ class EvolutionWorker:
         algorithm: ES,
         plan: WorkPlan,
         envs: Environments,
-        members: Members,
-        order: PlaceOrder[Ask, Result, Order],
+        members: BatchedPolicy,
+        order: PlaceOrder[UnitRequest, UnitResult, UnitOrder],
     ) -> None:
         self._ctx, self._algorithm, self._plan = ctx, algorithm, plan
         self._envs, self._members, self._order = envs, members, order
         self._evolution: Evolution | None = None
 
     async def run(self) -> None:
+        """Play units until the run ends."""
         me, result = self._ctx.identity, None
         while True:
             have = self._evolution.generation if self._evolution is not None else None
-            order = await self._order(Ask(me.index, me.incarnation, have), result)
+            order = await self._order(UnitRequest(me.index, me.incarnation, have), result)
             evolution = await self._catch_up(order)
             result = await self._play(evolution, order)
 
     async def close(self) -> None:
+        """Close the environments."""
         self._envs.close()
 
-    async def _catch_up(self, order: Order) -> Evolution:
-        """Take the parameters as they were sent, or compute them from the returns of the generations since."""
+    async def _catch_up(self, order: UnitOrder) -> Evolution:
+        """Load the parameters of a snapshot, or compute them from the returns of the missed generations."""
         news = order.news
         if isinstance(news, Snapshot):
             if self._evolution is None:
@@ -66,13 +68,13 @@ class EvolutionWorker:
             self._evolution.adopt(news.generation, news.values, news.slots)
             return self._evolution
         assert self._evolution is not None
-        for told in news:
-            async with self._ctx.work("apply", items=told.returns.shape[0] * len(self._evolution.values)):
-                self._evolution.apply(told)
+        for generation in news:
+            async with self._ctx.work("apply", items=generation.returns.shape[0] * len(self._evolution.values)):
+                self._evolution.apply(generation)
         return self._evolution
 
-    async def _play(self, evolution: Evolution, order: Order) -> Result:
-        """One episode per member of the unit."""
+    async def _play(self, evolution: Evolution, order: UnitOrder) -> UnitResult:
+        """Play one episode per member of the unit."""
         ctx, envs, size = self._ctx, self._envs, self._plan.pairs_per_unit
         async with ctx.work("perturb", items=envs.num_envs):
             evolution.perturb(range(order.unit * size, (order.unit + 1) * size), self._members.parameters)
@@ -89,11 +91,11 @@ class EvolutionWorker:
                 actions = self._members.act(obs)
             async with ctx.work("env_step", items=stepped):
                 step = envs.step(actions)
-                ctx.took(step.taken)
-            taken += step.taken
+                ctx.count_steps(step.env_steps)
+            taken += step.env_steps
             returns += step.rewards * alive
             lengths += alive
-            if not step.usual:
+            if not step.mid_episode:
                 over = step.terminated | step.truncated
                 self._record(step.episodes, over, alive)
                 alive &= ~over
@@ -101,7 +103,7 @@ class EvolutionWorker:
                     break
                 stepped = envs.park(~alive)
             obs = step.obs
-        return Result(
+        return UnitResult(
             evolution.generation,
             order.unit,
             _pairs(returns.astype(np.float32)),
@@ -112,7 +114,7 @@ class EvolutionWorker:
         )
 
     def _record(self, episodes: list[Episode], over: Array, alive: Array) -> None:
-        """Report what the environments said of the members that this step ended."""
+        """Report the info values of members whose episode ends with this step."""
         for env, episode in zip(over.nonzero()[0].tolist(), episodes, strict=True):
             for name, value in (episode.info or {}).items():
                 if alive[env]:
@@ -120,7 +122,7 @@ class EvolutionWorker:
 
 
 def _pairs(members: Array) -> Array:
-    """All plus, then all minus, as `[pairs, 2]`."""
+    """Reorder [all plus, all minus] to `[pairs, 2]`."""
     paired: Array = np.ascontiguousarray(members.reshape(2, -1).T)
     return paired
 

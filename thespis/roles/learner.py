@@ -11,73 +11,83 @@ from thespis.algorithms.updates.update import Gradients, Update
 from thespis.core.context import Context
 from thespis.core.edges import Publish
 from thespis.core.errors import NonFiniteLoss, ThespisError
-from thespis.core.finite import check_finite
+from thespis.core.finite_weights import check_finite_weights
 from thespis.core.service import RoleDescription
-from thespis.core.types import Array, Version, Versioned, lags
+from thespis.core.types import Array, Version, VersionedWeights, lags
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _METRICS_SECONDS = 0.2
-"""Loss statistics cost a few percent of an update, so they are computed for some batches only. So are checks of the
-weights."""
+"""Seconds between loss statistics and checks of the weights. Both cost a few percent of an update."""
 _PATIENCE = 100
-"""Batches in a row whose loss may be non-finite before the learner gives up."""
+"""Consecutive batches with a non-finite loss after which the learner gives up."""
 
 
 class Batch(Protocol):
-    """What the learner itself reads of a batch, whatever else an update wants of it."""
+    """The fields of a batch that the learner itself reads; an update reads more."""
 
     @property
-    def versions(self) -> Array: ...
+    def versions(self) -> Array:
+        """Packed version that chose each action."""
 
     @property
-    def valid(self) -> Array: ...
+    def valid(self) -> Array:
+        """Whether each step is a step of an episode: bool."""
 
     @property
-    def rewards(self) -> Array: ...
+    def rewards(self) -> Array:
+        """The rewards as stored."""
 
-    def steps_after(self, before: int) -> int: ...
+    def steps_after(self, before: int) -> int:
+        """Environment steps learned from once this batch is done, given the steps before it."""
 
 
 class Source(Protocol):
-    async def take(self) -> Batch: ...
+    """Provides a learner's batches."""
+
+    async def next(self) -> Batch:
+        """Wait for the next batch."""
 
     async def done(self, batch: Any, priorities: Array | None) -> None:
-        """The learner is done with a batch it took. `priorities`: float32, of its items, if the update found any."""
+        """Mark a batch as learned from. `priorities`: float32, of its items, if the update computed any."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Cancel all pending calls."""
 
 
 class Exchange(Protocol):
-    """What becomes of gradients: applied here, averaged with others, or sent to a parameter server.
+    """Applies gradients locally, all-reduces them, or sends them to a parameter server.
 
-    `begin` comes before the first batch, so that all who share parameters start from the same. Each batch is one call
-    of `begin_batch`, before its gradients are computed, one call of `apply` per gradient step, and `end_batch`.
+    `begin` runs before the first batch, so that all learners start from the same parameters. Each batch is one call of
+    `begin_batch` before its gradients are computed, one call of `apply` per gradient step, and `end_batch`.
     """
 
-    async def begin(self) -> None: ...
+    async def begin(self) -> None:
+        """Agree on the initial parameters."""
 
     def begin_batch(self, steps: int) -> None:
-        """A batch of so many environment steps comes next. Schedules follow the steps of all learners together."""
+        """Announce a batch of `steps` environment steps. Schedules follow the steps of all learners together."""
 
     def end_batch(self) -> None:
-        """The batch is learned from, so its steps belong to what a checkpoint holds."""
+        """Count the batch's steps as learned, so that a checkpoint includes them."""
 
     async def apply(self, gradients: list[Tensor] | None) -> bool:
-        """Whether the parameters changed, which makes a version.
+        """Apply one gradient step; returns whether the parameters changed, which makes a version.
 
-        None: this learner's gradients must not be applied. It takes part all the same, because others may wait for
-        its vote.
+        None: this learner's gradients must not be applied. It still takes part, because other learners may wait for its
+        vote.
         """
 
-    def state(self) -> dict[str, Array]: ...
+    def state(self) -> dict[str, Array]:
+        """Arrays for a checkpoint."""
 
-    def restore(self, arrays: dict[str, Array]) -> None: ...
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Load what `state` returned."""
 
 
 class _Outcome(NamedTuple):
-    """What became of a batch: whether it changed the parameters, and what the update found in it."""
+    """Result of one update: whether the parameters changed, and the update's findings about its batch."""
 
     applied: bool
     outlier: bool = False
@@ -85,9 +95,9 @@ class _Outcome(NamedTuple):
 
 
 class Learner:
-    """Counts updates; the count is half of every version it publishes, the epoch of this life is the other.
+    """Computes updates and publishes weights. A version is the incarnation's epoch and the update count.
 
-    One that publishes nothing works for whoever holds the weights: that one counts updates and lag, and saves them.
+    Without `publish` a parameter server owns the weights and counts updates and lag.
     """
 
     description: ClassVar = RoleDescription(publishes=True, lost="sampled_batches")
@@ -101,33 +111,35 @@ class Learner:
         publish: Publish | None,
         publish_every: int = 1,
     ) -> None:
-        """`publish_every`: updates between the weights that others get to see."""
+        """`publish_every`: updates between two published versions."""
         self._ctx, self._source, self._update, self._exchange, self._publish = ctx, source, update, exchange, publish
         self._publish_every = publish_every
         self._updates = 0
         self._steps = 0
-        self._spoiled = 0
+        self._non_finite = 0
         self._measured = ctx.now()
         self._published: asyncio.Future[None] | None = None
 
     @property
     def version(self) -> Version:
+        """Version of the current weights."""
         return Version(self._ctx.identity.epoch, self._updates)
 
     async def run(self) -> None:
+        """Learn from batches until the run ends."""
         await self._exchange.begin()
         await self._share()
         while True:
-            batch = await self._source.take()
+            batch = await self._source.next()
             priorities = await self.learn(batch)
             await self._source.done(batch, priorities)
             if self._updates % self._publish_every == 0:
                 await self._share()
 
     async def learn(self, batch: Batch) -> Array | None:
-        """One update from one batch; returns the new priorities of its items, if the update found any.
+        """Make one update from one batch; returns the new priorities of its items, if the update computed any.
 
-        A batch whose loss is not finite, or an outlier, is dropped and counted.
+        A batch with a non-finite loss, or an outlier, is dropped and counted.
         """
         ctx = self._ctx
         behind = lags(batch.versions[batch.valid], self.version)
@@ -142,28 +154,28 @@ class Learner:
         if not outcome.outlier:
             ctx.count("learner/steps", steps)
         if outcome.applied:
-            self._spoiled = 0
+            self._non_finite = 0
             self._update.observe(batch)
             if self._publish is not None:
                 ctx.count("updates")
         elif outcome.outlier:
             ctx.count("dropped/outlier_batches")
         else:
-            self._spoil()
+            self._drop_non_finite()
         if outcome.applied or self._update.minibatches is not None:
-            # Of several steps some may have been made before the one that was not finite, so that is a version too.
+            # Minibatches before the non-finite one may have changed the parameters, so this is a new version too.
             self._updates += 1
         return outcome.priorities
 
     async def _descend(self, batch: Batch) -> _Outcome:
-        """The gradient steps of one update. The first step that is not applied is the last."""
+        """Make the gradient steps of one update; stop after the first step that is not applied."""
         ctx = self._ctx
         wanted = ctx.now() - self._measured >= _METRICS_SECONDS
         outcome = _Outcome(applied=True)
         minibatches = self._update.minibatches
         for rows, part in [(batch.rewards.size, batch)] if minibatches is None else minibatches(batch):
             try:
-                found = await ctx.aside("learn", rows, self._update.gradients, part, wanted)
+                found = await ctx.run_in_thread("learn", rows, self._update.gradients, part, wanted)
                 gradients = None if found.outlier else found.values
             except NonFiniteLoss:
                 found, gradients = Gradients([], {}), None
@@ -179,17 +191,19 @@ class Learner:
         return outcome
 
     async def close(self) -> None:
+        """Close the source."""
         await self._source.close()
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Everything a later life needs to go on as if nothing had happened."""
+        """Weights, optimiser and update state, and counts: all that a later incarnation needs to continue."""
         weights = self._update.weights() if self._publish is not None else {}
         arrays = {f"weights/{name}": value for name, value in weights.items()}
         arrays |= {f"exchange/{name}": value for name, value in self._exchange.state().items()}
         arrays |= {f"update/{name}": value for name, value in self._update.state().items()}
-        return arrays, {"updates": self._updates, "steps": self._steps, "non_finite": self._spoiled}
+        return arrays, {"updates": self._updates, "steps": self._steps, "non_finite": self._non_finite}
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
+        """Load what `state` returned."""
         parts: dict[str, dict[str, Array]] = {"weights": {}, "exchange": {}, "update": {}}
         for name, value in arrays.items():
             part, _, rest = name.partition("/")
@@ -197,31 +211,31 @@ class Learner:
         if parts["weights"]:
             self._update.load(parts["weights"])
         counted = {name: np.array(values[name]) for name in ("steps", "seconds") if name in values}
-        self._exchange.restore(counted | parts["exchange"])  # runs of before counted both here
+        self._exchange.restore(counted | parts["exchange"])  # older checkpoints keep both counts here
         self._update.restore(parts["update"])
         self._updates, self._steps = values["updates"], values["steps"]
-        self._spoiled = values.get("non_finite", 0)  # runs of before did not count on
+        self._non_finite = values.get("non_finite", 0)  # older checkpoints have no such count
 
     async def _share(self) -> None:
-        """Publish without waiting for it, but never more than one version ahead."""
+        """Publish without waiting, but with at most one publish pending."""
         if self._publish is None:
             return
         if self._published is not None:
             await self._ctx.wait(self._publish.name, self._published)
-        self._published = self._ctx.ahead(self._publish(Versioned(self.version, self._update.weights())))
+        self._published = self._ctx.ahead(self._publish(VersionedWeights(self.version, self._update.weights())))
 
     @property
     def _name(self) -> str:
         return f"{self._ctx.identity.role} {self._ctx.identity.index}"
 
     def _check_weights(self) -> None:
-        check_finite(self._update.weights(), self._name)
+        check_finite_weights(self._update.weights(), self._name)
 
-    def _spoil(self) -> None:
+    def _drop_non_finite(self) -> None:
         self._check_weights()
         self._ctx.count("dropped/non_finite_batches")
-        self._spoiled += 1
-        if self._spoiled >= _PATIENCE:
+        self._non_finite += 1
+        if self._non_finite >= _PATIENCE:
             raise ThespisError(
                 f"{self._name}: the loss of {_PATIENCE} batches in a row was not finite; lower the learning rate, "
                 "or scale the rewards down"

@@ -1,1 +1,1 @@
-"""Everything a run writes and shows: its directory, checkpoints, metrics, progress and summary."""
+"""The output of a run: its directory, checkpoints, metrics, progress display and summary."""

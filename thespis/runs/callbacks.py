@@ -1,7 +1,7 @@
-"""Calls a run's callbacks in order, beside the driver, so that a slow or broken one never holds up training.
+"""Calls a run's callbacks in order, outside the driver's event loop, so that a slow one never delays training.
 
-They share one thread. In the simulation they run in the driver itself: there, the same run makes the same calls at the
-same virtual times.
+All callbacks share one thread. In the simulation they run in the driver itself: the same run then makes the same calls
+at the same virtual times.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from typing import Any
 from thespis.core.errors import ThespisError
 
 _MOST_WAITING = 1000
-"""Calls that may wait for a slow callback; further rows are left out, so that a hanging one does not fill memory."""
-_END_SECONDS, _HASTY_END_SECONDS, _SAY_SECONDS = 300.0, 10.0, 3.0
-"""How long the end of a run waits for callbacks: uploads take time, but somebody who pressed Ctrl-C does not."""
-_HASTY = ("interrupted", "error", "stalled")
+"""Calls that may wait for a slow callback. Further rows are skipped, so that a hanging callback does not fill
+memory."""
+_END_SECONDS, _SHORT_END_SECONDS, _ANNOUNCE_SECONDS = 300.0, 10.0, 3.0
+"""Seconds that the end of a run waits for callbacks: long for uploads, short after Ctrl-C or an error."""
+_SHORT_END_REASONS = ("interrupted", "error", "stalled")
 
 
 class Callbacks:
-    """The callbacks of one run. `log(line, show=True)` is told what goes wrong, always from the driver's thread."""
+    """The callbacks of one run. `log(line, show=True)` receives errors, always in the driver's thread."""
 
     def __init__(self, callbacks: Sequence[tuple[str, Any]], log: Callable[..., None], *, synchronous: bool) -> None:
         self.ending = False
-        """The run has ended and waits for `on_end`; an interrupt leaves the callback behind."""
+        """The run has ended and waits for `on_end`; an interrupt abandons the callback."""
         self._live = list(callbacks)
         self._log = log
         self._stop = False
@@ -43,25 +44,27 @@ class Callbacks:
             self._thread = threading.Thread(target=self._work, name="callbacks", daemon=True)
             self._thread.start()
 
-    # -- what the driver calls --------------------------------------------------------------------
+    # -- called by the driver ---------------------------------------------------------------------
 
     def start(self, run: Any) -> None:
-        """Call `on_start` and wait for it. ThespisError: one of them raised, so the run is refused."""
+        """Call `on_start` and wait for it. Raises ThespisError if a callback raised, which refuses the run."""
         self._submit("on_start", run).result()
 
     def report(self, row: dict[str, Any]) -> None:
+        """Queue `on_report` with a row of metrics, unless the callbacks are too far behind."""
         if self._calls.qsize() < _MOST_WAITING:
             self._submit("on_report", row)
             return
         if not self._behind:
-            self._log(f"callback {self._busy} is {_MOST_WAITING} calls behind; it misses rows until it catches up")
+            self._log(f"callback {self._busy} is {_MOST_WAITING} calls behind; it skips rows until it catches up")
         self._behind = True
 
     def checkpoint(self, path: Path) -> None:
+        """Queue `on_checkpoint`."""
         self._submit("on_checkpoint", path)
 
     def poll(self) -> bool:
-        """Log what went wrong since the last time. True once a callback has asked for the end of the run."""
+        """Log errors since the last call. True once a callback has requested the end of the run."""
         while not self._failures.empty():
             line, trace = self._failures.get()
             self._log(line)
@@ -70,19 +73,19 @@ class Callbacks:
         return self._stop
 
     def end(self, summary: dict[str, Any]) -> None:
-        """Call `on_end`, after all that is still waiting. One that takes too long is left behind, and named."""
-        limit = _HASTY_END_SECONDS if summary["exit_reason"] in _HASTY else _END_SECONDS
+        """Call `on_end` after all queued calls. A callback that takes too long is abandoned and named."""
+        limit = _SHORT_END_SECONDS if summary["exit_reason"] in _SHORT_END_REASONS else _END_SECONDS
         try:
             self.ending = bool(self._live)
             self._await(self._submit("on_end", summary), limit)
             self.ending = False
         except KeyboardInterrupt:
             self.ending = False
-            self._log(f"callback {self._busy} was left behind")
+            self._log(f"callback {self._busy} was abandoned")
         self.poll()
 
     def close(self) -> None:
-        """Let the thread end with the call it is in."""
+        """Let the thread exit after its current call."""
         if self._thread is not None:
             self._live.clear()
             self._calls.put(None)
@@ -94,17 +97,17 @@ class Callbacks:
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             method, argument, done = call
-            self._perform(method, argument, done)
+            self._call(method, argument, done)
 
     def _submit(self, method: str, argument: Any) -> Future[None]:
         done: Future[None] = Future()
         if self._thread is None:
-            self._perform(method, argument, done)
+            self._call(method, argument, done)
         else:
             self._calls.put((method, argument, done))
         return done
 
-    def _perform(self, method: str, argument: Any, done: Future[None]) -> None:
+    def _call(self, method: str, argument: Any, done: Future[None]) -> None:
         for entry in list(self._live):
             name, callback = entry
             function = getattr(callback, method, None)
@@ -112,10 +115,10 @@ class Callbacks:
                 continue
             self._busy = name
             try:
-                answer = function(dict(argument) if isinstance(argument, dict) else argument)
+                result = function(dict(argument) if isinstance(argument, dict) else argument)
                 if method == "on_report":
-                    self._judge(name, answer)
-            except BaseException as error:  # whatever it is, the thread goes on: somebody may be waiting for it
+                    self._handle_result(name, result)
+            except BaseException as error:  # the thread must survive: the driver may wait for `done`
                 if self._thread is None and isinstance(error, KeyboardInterrupt):
                     raise
                 what = f"callback {name}: {method} raised {type(error).__name__}: {error}"
@@ -127,26 +130,26 @@ class Callbacks:
                 self._failures.put((f"{what}; it is not called again", traceback.format_exc()))
         done.set_result(None)
 
-    def _judge(self, name: str, answer: Any) -> None:
-        if isinstance(answer, str) and answer == "stop":
+    def _handle_result(self, name: str, result: Any) -> None:
+        if isinstance(result, str) and result == "stop":
             self._stop = True
-        elif answer is not None and not self._complained:
+        elif result is not None and not self._complained:
             self._complained = True
             self._failures.put(
-                (f"callback {name}: on_report returned {answer!r}; return 'stop' to end the run, or nothing", "")
+                (f"callback {name}: on_report returned {result!r}; return 'stop' to end the run, or nothing", "")
             )
 
     def _await(self, done: Future[None], limit: float) -> None:
-        deadline, said = time.monotonic() + limit, False
+        deadline, announced = time.monotonic() + limit, False
         while True:
             left = deadline - time.monotonic()
             try:
-                done.result(min(_SAY_SECONDS, max(0.0, left)))
+                done.result(min(_ANNOUNCE_SECONDS, max(0.0, left)))
                 return
             except TimeoutError:
-                if left <= _SAY_SECONDS:
-                    self._log(f"callback {self._busy} has not finished after {limit:g} s and was left behind")
+                if left <= _ANNOUNCE_SECONDS:
+                    self._log(f"callback {self._busy} has not finished after {limit:g} s and was abandoned")
                     return
-                if not said:
-                    self._log(f"waiting for callback {self._busy} (at most {limit:g} s; Ctrl-C leaves it behind)")
-                    said = True
+                if not announced:
+                    self._log(f"waiting for callback {self._busy} (at most {limit:g} s; Ctrl-C abandons it)")
+                    announced = True

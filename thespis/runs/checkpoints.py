@@ -1,10 +1,10 @@
-"""Checkpoints of a run: several processes write one together, and it exists only once it is whole.
+"""Checkpoints of a run: several processes write one together, and it exists only once it is complete.
 
     staging = checkpoints.stage()          # by the driver
     save_role(staging, "learner", 0, ...)  # by each role, in its own process
-    checkpoints.commit(staging, meta)      # by the driver, when all have answered
+    checkpoints.commit(staging, meta)      # by the driver, when all have saved
 
-Arrays are safetensors, everything else is JSON: opening a stranger's checkpoint runs none of their code.
+Arrays are safetensors and all other values JSON, so that loading an untrusted checkpoint executes no code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from safetensors.numpy import load_file
 from thespis.core.errors import ThespisError, ThespisWarning
 from thespis.core.system import commit
 from thespis.core.system.files import open_regular, read_bytes
-from thespis.core.types import Array, uncut
+from thespis.core.types import Array, unflatten_parameters
 
 META = "meta.json"
 BEST = "best.json"
@@ -37,16 +37,16 @@ _DTYPES = {
     "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64",
 }  # fmt: skip
 _SAVED = "saved"
-"""In the meta of a checkpoint: names of the files, without their ending, of all roles that have a state in it."""
+"""Key in the meta of a checkpoint: the file stems of all roles with a state in it."""
 _HOLDERS = "holders"
-"""In the meta of a checkpoint: names of the files, without their ending, of the roles that hold the policy."""
+"""Key in the meta of a checkpoint: the file stems of the roles that hold the policy."""
 _NAME = re.compile(r"update-(\d{9,})(?:-(\d+))?")
 
 
 class _Age(NamedTuple):
-    """Order of commits, read from the name alone so that damage inside a checkpoint cannot reorder them.
+    """Commit order, read from the name alone so that damage inside a checkpoint cannot reorder them.
 
-    `branch` rises when training goes on from an older checkpoint: then a lower update is the newer one.
+    `branch` rises when training continues from an older checkpoint: a lower update is then newer.
     """
 
     branch: int
@@ -59,7 +59,7 @@ class _Age(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """The checkpoint to resume from, and why each newer one was passed over."""
+    """The checkpoint to resume from, and why each newer one was skipped."""
 
     path: Path | None
     skipped: list[str] = field(default_factory=list)
@@ -69,26 +69,26 @@ class Checkpoints:
     """The committed checkpoints of one run: the newest `keep`, and the one with the highest score."""
 
     def __init__(self, directory: Path, keep: int, required: Sequence[tuple[str, int]] = ()) -> None:
-        """`required`: roles without whose state a checkpoint is none, since they hold the weights."""
+        """`required`: roles that hold the weights; a checkpoint without their state is invalid."""
         if keep < 1:
-            raise ThespisError(f"keeping {keep} checkpoints leaves nothing to resume from; keep at least 1")
+            raise ThespisError(f"keeping {keep} checkpoints leaves none to resume from; keep at least 1")
         self.directory = directory
         self.keep = keep
         self._required = required
         self._damaged: set[str] = set()
         self._read: dict[str, str] = {}
-        """Names of checkpoints that are being read, by reader."""
+        """Names of checkpoints under reading, by reader."""
 
     def stage(self) -> Path:
-        """A directory for every role to save its files in; ends in `commit` or `discard`."""
+        """Make a directory for the files of all roles; end with `commit` or `discard`."""
         self.directory.mkdir(parents=True, exist_ok=True)
         return commit.stage(self.directory)
 
     def commit(self, staging: Path, meta: dict[str, Any]) -> Path:
         """Make `staging` the newest checkpoint, then prune. `meta` needs `update`, and may have a `score`.
 
-        Who has saved is written into it, so that a checkpoint from which somebody's files were taken is no whole one.
-        Raises `OSError` when the disk is full; the earlier checkpoints are untouched then, as pruning comes last.
+        The meta lists the roles that saved, so that a checkpoint with missing files is recognised as incomplete. Raises
+        `OSError` on a full disk; the earlier checkpoints are then untouched, because pruning comes last.
         """
         newest = max(self._ages(), default=None)
         age = _Age(0 if newest is None else newest.branch, int(meta["update"]))
@@ -110,11 +110,11 @@ class Checkpoints:
         return path
 
     def discard(self, staging: Path) -> None:
-        """Give up a checkpoint that some role could not save."""
+        """Remove a staging directory that some role could not save into."""
         commit.discard(staging)
 
     def newest_valid(self) -> Found:
-        """The newest checkpoint whose every digest matches, and that lacks nobody; reads all of its bytes."""
+        """The newest complete checkpoint with matching digests; reads all of its bytes."""
         return self._first_valid(self.directory / age.name for age in sorted(self._ages(), reverse=True))
 
     def reserve(self, reader: str, path: Path) -> None:
@@ -122,14 +122,14 @@ class Checkpoints:
         self._read[reader] = path.name
 
     def reserve_newest(self, reader: str) -> Found:
-        """Find the newest valid checkpoint and reserve it, so that no commit in between prunes it."""
+        """Find and reserve the newest valid checkpoint, so that no commit in between prunes it."""
         found = self.newest_valid()
         if found.path is not None:
             self.reserve(reader, found.path)
         return found
 
     def release(self, reader: str) -> None:
-        """The reader, if it had reserved a checkpoint, has read it."""
+        """End the reader's reservation, if any."""
         self._read.pop(reader, None)
 
     def best_valid(self) -> Found:
@@ -137,17 +137,17 @@ class Checkpoints:
         return self._first_valid(iter(self._find_best, None))
 
     def require(self, which: str) -> Path:
-        """The `newest` or the `best` undamaged checkpoint; a warning names those that were passed over for damage."""
+        """The `newest` or the `best` undamaged checkpoint; warns of damaged ones that it skipped."""
         found = self.best_valid() if which == "best" else self.newest_valid()
         damage = "; ".join(found.skipped)
         if found.path is None:
             raise ThespisError(f"{self.directory.parent} has no valid checkpoint" + (f" ({damage})" if damage else ""))
         if damage:
-            warnings.warn(f"using {found.path.name}, for {damage}", ThespisWarning, stacklevel=3)
+            warnings.warn(f"using {found.path.name}, because {damage}", ThespisWarning, stacklevel=3)
         return found.path
 
     def _first_valid(self, paths: Iterable[Path]) -> Found:
-        """The first that is undamaged. The next is asked for when the last is known as damaged."""
+        """The first undamaged checkpoint. `paths` yields the next only after the last is marked as damaged."""
         skipped = []
         for path in paths:
             try:
@@ -168,12 +168,12 @@ class Checkpoints:
         return [self.directory / age.name for age in sorted(self._ages()) if age.name not in self._damaged]
 
     def _find_best(self) -> Path | None:
-        # Read from the checkpoints, not from best.json: a kill between the two would leave the record behind.
+        # Read the scores from the checkpoints: a kill during a commit can leave best.json outdated.
         scores = {path: score for path in self._undamaged() if (score := _score(path)) is not None}
         return max(reversed(scores), key=lambda path: scores[path], default=None)
 
     def _prune(self, best: Path | None) -> None:
-        # A damaged checkpoint is none, so it must not push a good one out of the newest `keep`.
+        # A damaged checkpoint must not push a valid one out of the newest `keep`.
         kept = {best, *self._undamaged()[-self.keep :], *(self.directory / name for name in list(self._read.values()))}
         for age in self._ages():
             path = self.directory / age.name
@@ -181,23 +181,23 @@ class Checkpoints:
                 self._remove(path)
 
     def _remove(self, path: Path) -> None:
-        # Renamed first: killed half way through, what has a checkpoint's name is still a whole checkpoint.
-        grave = commit.stage(self.directory)
-        path.rename(grave / path.name)
-        shutil.rmtree(grave)
+        # Rename first: after a kill, every directory with a checkpoint's name is still complete.
+        trash = commit.stage(self.directory)
+        path.rename(trash / path.name)
+        shutil.rmtree(trash)
 
 
 def save_role(staging: Path, role: str, index: int, arrays: Mapping[str, Array], values: dict[str, Any]) -> None:
-    """Write what one role needs to go on: `arrays` by name, and JSON `values`. Raises `OSError` on a full disk."""
+    """Write one role's state: `arrays` by name, and JSON `values`. Raises `OSError` on a full disk."""
     stem = f"{role}-{index}"
     (staging / f"{stem}.json").write_text(json.dumps(values))
     _write_arrays(staging / f"{stem}.safetensors", arrays)
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """A safetensors file, written straight from the arrays.
+    """Write a safetensors file directly from the arrays.
 
-    The library's own function makes bytes of every array first, and holds the interpreter while it does.
+    The library's own function first copies every array to bytes, and holds the interpreter lock meanwhile.
     """
     header: dict[str, Any] = {}
     end = 0
@@ -213,11 +213,11 @@ def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def carry_over(earlier: Path, staging: Path, role: str, index: int) -> bool:
-    """Take what a role saved in an earlier checkpoint into the one that is being staged; False if it saved nothing."""
+    """Copy a role's state from an earlier checkpoint into a staging directory; False if there is none."""
     saved = [file for file in _files(earlier, role, index) if file.exists()]
     for file in saved:
         try:
-            os.link(file, staging / file.name)  # nobody writes into a committed file, so two names may share it
+            os.link(file, staging / file.name)  # committed files never change, so a hard link is safe
         except OSError:
             shutil.copyfile(file, staging / file.name)
     return bool(saved)
@@ -233,13 +233,13 @@ def _files(path: Path, role: str, index: int) -> tuple[Path, Path]:
 
 
 def load_values(path: Path, role: str, index: int) -> dict[str, Any]:
-    """The JSON values alone of what `save_role` wrote; none if the role was not part of the checkpoint."""
+    """The JSON values alone of a role's state; empty if the role was not part of the checkpoint."""
     file = path / f"{role}-{index}.json"
     return _load_json(file) if file.exists() else {}
 
 
 def load_role(path: Path, role: str, index: int) -> tuple[dict[str, Array], dict[str, Any]] | None:
-    """What `save_role` wrote, checked against the manifest again; None if the role was not part of the checkpoint.
+    """The state that `save_role` wrote, verified against the manifest; None if the role was not part of the checkpoint.
 
     The arrays are writable copies.
     """
@@ -252,10 +252,10 @@ def load_role(path: Path, role: str, index: int) -> tuple[dict[str, Array], dict
 
 
 def policy_weights(path: Path, holders: Sequence[tuple[str, int]] | None = None) -> dict[str, Array] | None:
-    """The policy's weights by name, from the roles that hold them: the first with whole weights, or all with slices.
+    """The policy's weights by name, from the first role with complete weights, or from all roles with slices.
 
-    `path`: a checkpoint, or one that is being staged. It is not compared with its manifest here.
-    `holders`: these roles, in the order of their slices; a committed checkpoint names them itself.
+    `path`: a checkpoint or a staging directory; its manifest is not checked here. `holders`: roles in the order of
+    their slices; a committed checkpoint names them itself.
     """
     stems = _holders(path) if holders is None else [f"{role}-{index}" for role, index in holders]
     slices = []
@@ -265,18 +265,18 @@ def policy_weights(path: Path, holders: Sequence[tuple[str, int]] | None = None)
         weights = {k.removeprefix("weights/"): array for k, array in saved.items() if k.startswith("weights/")}
         if weights:
             return weights
-        # Where servers keep an average, that is what acts.
+        # Actors act on the average, if servers keep one.
         slices.append(saved.get("average", saved.get("values")))
     values = [each for each in slices if each is not None]
     if not values or len(values) < len(slices):
         return None
-    return uncut(np.concatenate(values), _load_json(path / f"{stems[0]}.json")["layout"])
+    return unflatten_parameters(np.concatenate(values), _load_json(path / f"{stems[0]}.json")["layout"])
 
 
 def _holders(path: Path) -> list[str]:
-    """The files, without their ending, of the roles that hold the policy.
+    """The file stems of the roles that hold the policy.
 
-    Checkpoints of an earlier version do not name them: then they are the roles with arrays that are a policy's.
+    Checkpoints of earlier versions do not name them: then they are the roles with a policy's arrays.
     """
     meta, files = _load_json(path / META), list(path.glob("[!.]*.safetensors"))
     if isinstance(meta.get(_HOLDERS), list):
@@ -289,7 +289,7 @@ def _holders(path: Path) -> list[str]:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """The `meta` a checkpoint was committed with."""
+    """The `meta` that a checkpoint was committed with."""
     meta = _load_json(path / META)
     for name in (_SAVED, _HOLDERS):
         meta.pop(name, None)
@@ -297,12 +297,12 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 
 def _verify(path: Path, required: Sequence[tuple[str, int]]) -> None:
-    """Raise `CorruptCheckpoint` unless all files are as committed, and all who saved or are required are there."""
+    """Raise `CorruptCheckpoint` unless all files are as committed, and no saved or required role is missing."""
     commit.verify(path)
     files = commit.manifest_of(path)
     if META not in files:
         raise commit.CorruptCheckpoint(path / META, "is missing")
-    saved = _load_json(path / META).get(_SAVED)  # none in a checkpoint of an earlier version
+    saved = _load_json(path / META).get(_SAVED)  # checkpoints of earlier versions have none
     stems = map(str, saved) if isinstance(saved, list) else ()
     for stem in (*stems, *(f"{role}-{index}" for role, index in required)):
         for name in (f"{stem}.safetensors", f"{stem}.json"):
@@ -318,7 +318,7 @@ def load_arrays(file: Path) -> dict[str, Array]:
 
 
 def _array_names(file: Path) -> list[str]:
-    """What the arrays of a safetensors file are called; only its header is read."""
+    """The array names of a safetensors file; reads only its header."""
     with _reading(file), safe_open(file, "numpy") as arrays:
         return list(arrays.keys())
 
@@ -326,7 +326,7 @@ def _array_names(file: Path) -> list[str]:
 @contextmanager
 def _reading(file: Path) -> Iterator[None]:
     try:
-        open_regular(file, follow=False).close()  # the library would wait for somebody to write into a FIFO
+        open_regular(file, follow=False).close()  # the library would block on a FIFO
         yield
     except FileNotFoundError:
         raise
@@ -338,7 +338,7 @@ def _load_json(file: Path) -> dict[str, Any]:
     try:
         values = json.loads(read_bytes(file, follow=False))
         if not isinstance(values, dict):
-            raise ValueError("it is no table")
+            raise ValueError("not a JSON object")
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
@@ -347,12 +347,12 @@ def _load_json(file: Path) -> dict[str, Any]:
 
 
 def weights_sha256(arrays: Mapping[str, Array]) -> str:
-    """One digest over names, dtypes, shapes and bytes: equal exactly when the weights are, to the bit."""
+    """One digest over names, dtypes, shapes and bytes: equal exactly when the weights are bit-equal."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name], order="C")
         digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)  # a copy would hold up the other threads
+        digest.update(array.reshape(-1).view(np.uint8).data)  # a copy would block the other threads
     return digest.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Where a run keeps its files, and the claim that no other run writes there."""
+"""RunDirectory: the files of a run, and its claim that no other run writes there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RunDirectory:
     def create(
         cls, architecture: str, env: str, seed: int, path: Path | None = None, root: Path = Path("runs")
     ) -> RunDirectory:
-        """Claim `path`, or the first free `<root>/<architecture>-<env>-s<seed>-<n>`; refusals leave nothing behind."""
+        """Claim `path`, or the first free `<root>/<architecture>-<env>-s<seed>-<n>`; a refusal leaves no files."""
         if path is not None:
             return cls._claim(path)
         stem = re.sub(r"[^\w.+-]", "-", f"{architecture}-{env}-s{seed}")
@@ -49,7 +49,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """An existing run, unchanged by opening it, so that looking at a live run is safe."""
+        """Open an existing run without changing it, so that reading a live run is safe."""
         run = cls(path)
         if not run.config.is_file():
             raise ThespisError(f"{path} holds no run (no config.yaml); give a directory that `thespis train` made")
@@ -57,7 +57,7 @@ class RunDirectory:
         return run
 
     def _refuse_links(self) -> None:
-        """Refuse a link or a device where a run keeps its own: to write there would change what is elsewhere."""
+        """Refuse a link or a device among the run's files: writing there would change files elsewhere."""
         directories = (self.checkpoints, self.tensorboard)
         for path in vars(self).values():
             if not isinstance(path, Path) or path == self.path:
@@ -65,12 +65,12 @@ class RunDirectory:
             kind, what = (stat.S_IFDIR, "directory") if path in directories else (stat.S_IFREG, "file")
             with suppress(FileNotFoundError):
                 if stat.S_IFMT(path.lstat().st_mode) != kind:
-                    raise ThespisError(f"{path} is no {what} of its own; put a {what} in its place, or leave the run")
+                    raise ThespisError(f"{path} must be a {what}, not a link or device; replace it by a {what}")
 
     def sweep(self) -> list[str]:
-        """Remove what killed processes left half written, also in the runs of a population's members.
+        """Remove partial files of killed processes, also in the runs of a population's members.
 
-        Only for the driver of the run, while no other process of the run is there.
+        Only the run's driver may call this, while no other process of the run exists.
         """
         members = self.path / "members"
         directories = [d for d in (self.path, self.checkpoints, members) if d.is_dir() and not d.is_symlink()]
@@ -80,26 +80,27 @@ class RunDirectory:
         return swept
 
     def tidy(self) -> None:
-        """Sweep at the end of the run, unless the directory is another one by now."""
+        """Sweep at the end of the run, unless the directory has been replaced."""
         with suppress(OSError):
             if not self.is_gone():
                 self.sweep()
 
     def discard(self) -> None:
-        """Take back a run that never took a step: what is in it, and the directories that were made for it."""
+        """Delete a run that never took a step: its files, and the directories made for it."""
         for entry in list(self.path.iterdir()) if self.path.is_dir() else ():
             if entry.is_dir():
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
         for directory in reversed(self._made):
-            with suppress(OSError):  # it was there before, or another run lives in it by now
+            with suppress(OSError):  # another run uses it by now
                 directory.rmdir()
 
     def next_epoch(self, role: str) -> int:
-        """0, 1, 2, ... one higher at every call, on disk before it is returned.
+        """Return 0, 1, 2, ... one higher at every call, on disk before it returns.
 
-        A restored learner takes one before it publishes, so its weights always look newer than a lost one's.
+        A restored learner takes an epoch before it publishes, so its weights always have a newer version than lost
+        ones.
         """
         file = self.checkpoints / f"epoch-{role}.json"
         try:
@@ -107,13 +108,13 @@ class RunDirectory:
         except FileNotFoundError:
             epoch = self._epochs.get(role, -1) + 1
         except (OSError, ValueError, KeyError, TypeError):
-            # Starting again at 0 would make actors refuse every new weight.
+            # Restarting at 0 would make actors refuse all new weights.
             raise ThespisError(f'{file} cannot be read; write {{"epoch": N}} with N above any earlier one') from None
         data = to_json({"epoch": epoch})
         try:
             commit_file(file, data)
         except OSError:
-            # A full disk has no room for a second file, but this one has its block already.
+            # A full disk has no room for a second file, but the existing one already has its block.
             if not file.exists():
                 raise
             overwrite(file, data)
@@ -121,7 +122,7 @@ class RunDirectory:
         return epoch
 
     def keep(self) -> None:
-        """Remember the directory as it is now, for `is_gone` and `make_again`."""
+        """Remember the directory's inode and settings, for `is_gone` and `make_again`."""
         self._kept = self.path.stat().st_ino, self.config.read_bytes() if self.config.exists() else b""
 
     def is_gone(self) -> bool:
@@ -131,10 +132,10 @@ class RunDirectory:
         except FileNotFoundError:
             return True
         except OSError:
-            return False  # out of reach for a moment, as on a network
+            return False  # temporarily unreachable, as on a network
 
     def make_again(self) -> None:
-        """Make the directory, with the settings of the run, after it was deleted."""
+        """Recreate a deleted directory, with the settings of the run."""
         assert self._kept is not None
         for directory in (self.path, self.checkpoints, self.tensorboard):
             directory.mkdir(parents=True, exist_ok=True)
@@ -144,7 +145,7 @@ class RunDirectory:
 
     @classmethod
     def _claim(cls, path: Path, new: bool = False) -> RunDirectory:
-        """Make the directory and its two folders; `new` raises `FileExistsError` where something already stands."""
+        """Make the directory and its two subdirectories; `new` raises `FileExistsError` if the path exists."""
         run = cls(path)
         made = run._made
         try:
@@ -169,7 +170,7 @@ class RunDirectory:
 
 
 def _make(directory: Path, made: list[Path]) -> bool:
-    """Make one directory and note it in `made`; False if it was there.
+    """Make one directory and note it in `made`; False if it exists.
 
     `mkdir` is atomic, so two runs never both get True.
     """
@@ -180,7 +181,7 @@ def _make(directory: Path, made: list[Path]) -> bool:
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(directory)) from None
         return False
     except OSError:
-        if directory.is_dir():  # a parent on a read-only mount refuses with another error although it exists
+        if directory.is_dir():  # a parent on a read-only mount raises another error although it exists
             return False
         raise
     made.append(directory)

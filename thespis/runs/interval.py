@@ -1,4 +1,4 @@
-"""What all roles did between two rows of metrics."""
+"""Interval: the sums of all roles' reports between two rows of metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thespis.core.context import Report, Stat
 
 @dataclass
 class _Load:
-    """Seconds one role covered, spent by kind of work, and waited by edge."""
+    """Seconds covered by one role's reports, its work by kind, and its waits by edge."""
 
     seconds: float = 0.0
     busy: dict[str, float] = field(default_factory=dict)
@@ -19,7 +19,7 @@ class _Load:
 
 @dataclass
 class RoleTotal:
-    """What all indices of a role did since they first reported, as far as it adds up."""
+    """Sums of all reports of a role's indices, over the whole run."""
 
     count: int = 0
     seconds: float = 0.0
@@ -27,18 +27,19 @@ class RoleTotal:
     waited: dict[str, float] = field(default_factory=dict)
 
     def add(self, report: Report) -> None:
+        """Add one report."""
         self.count = max(self.count, report.index + 1)
         self.seconds += report.seconds
         add_up(self.busy, report.busy)
         add_up(self.waited, {edge: traffic.waited for edge, traffic in report.edges.items()})
 
     def shares(self) -> dict[str, Any]:
-        """Of the role's time: at work, by kind, and waiting, by edge."""
+        """Shares of the role's time: work by kind, and waits by edge."""
         seconds = self.seconds or 1.0
         return {
             "count": self.count,
             "busy": {kind: spent / seconds for kind, spent in self.busy.items()},
-            # A role that prefetches waits on several edges at once; it still cannot wait more than all the time.
+            # A role that prefetches waits on several edges at once, so the sum can exceed its time.
             "wait_share": min(1.0, sum(self.waited.values()) / seconds),
             "waits": {edge: spent / seconds for edge, spent in self.waited.items() if spent > 0.0},
         }
@@ -46,7 +47,7 @@ class RoleTotal:
 
 @dataclass(frozen=True)
 class RoleShare:
-    """How a role spent its time, averaged over its `count` indices; `busy` by kind, `waits_on` the costliest edge."""
+    """A role's use of time, averaged over its `count` indices; `busy` by kind, `waits_on` the costliest edge."""
 
     count: int
     busy: dict[str, float]
@@ -65,6 +66,7 @@ class Interval:
         self._loads: dict[str, dict[int, _Load]] = {}
 
     def add(self, report: Report) -> None:
+        """Add one report."""
         self.env_steps += report.counters.get("env_steps", 0)
         for name, stat in report.stats.items():
             self.stats.setdefault(name, Stat()).merge(stat)
@@ -76,7 +78,7 @@ class Interval:
             load.waited[name] = load.waited.get(name, 0.0) + traffic.waited
 
     def roles(self) -> dict[str, RoleShare]:
-        """Shares by role, in the order in which roles first reported."""
+        """Shares by role, in the order of their first reports."""
         return {role: _share(list(loads.values())) for role, loads in self._loads.items()}
 
 
@@ -89,7 +91,7 @@ def _share(loads: list[_Load]) -> RoleShare:
             continue
         add_up(busy, {kind: seconds / load.seconds for kind, seconds in load.busy.items()})
         add_up(edges, load.waited)
-        # A role that prefetches waits on several edges at once; it still cannot wait more than all the time.
+        # A role that prefetches waits on several edges at once, so the sum can exceed its time.
         wait += min(1.0, sum(load.waited.values()) / load.seconds)
     count = len(loads)
     costliest = max(edges, key=lambda edge: edges[edge], default=None)

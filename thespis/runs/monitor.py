@@ -1,7 +1,7 @@
-"""Adds up the reports of all roles: rows of metrics on the way, a summary at the end.
+"""Monitor: sums the reports of all roles into rows of metrics and a summary.
 
-It reads no clock; every time is given to it, virtual or real. Inside, time is run time: seconds during which the
-run was up, which a resumed run continues where its checkpoint was made.
+It reads no clock; callers pass every time, virtual or real. Inside, time is run time: the seconds during which the run
+was up. A resumed run continues it from its checkpoint.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from thespis.envs.infos import means, metric
 from thespis.runs.interval import Interval, RoleTotal
 
 WINDOW = 100
-"""Training episodes that the mean return is taken over, as in Stable-Baselines3."""
+"""Training episodes in the mean return, as in Stable-Baselines3."""
 _HISTORY = 240
 
 
 class Mark(NamedTuple):
-    """A moment of the run: its run time and the environment steps taken by then."""
+    """A moment of the run: its run time, and the environment steps until then."""
 
     seconds: float
     env_steps: int
 
 
 @dataclass(frozen=True)
-class Identity:
-    """What a run is a run of; `on` is the runtime. `algorithm`: None in an architecture that has no such setting."""
+class RunIdentity:
+    """The settings that identify a run. `on`: the runtime. `algorithm`: None if the architecture has no choice."""
 
     architecture: str
     env: str
@@ -40,7 +40,7 @@ class Identity:
 
 
 class Monitor:
-    """Totals of a run. `threshold` is the mean return of the last 100 training episodes that counts as solved."""
+    """Totals of a run. `threshold`: the mean return of the last 100 training episodes that counts as solved."""
 
     def __init__(self, threshold: float | None = None, started: float = 0.0) -> None:
         self.threshold = threshold
@@ -51,28 +51,28 @@ class Monitor:
         self.lags: dict[int, int] = {}
         self.episodes = 0
         self.first_step: Mark | None = None
-        """When environment steps were first reported."""
+        """The first report of environment steps."""
         self.crossed: Mark | None = None
         """When the threshold was first reached; stays, even if the return falls again."""
         self.eval_reward: float | None = None
         self.eval_episodes = 0
         self.eval_steps: int | None = None
-        """Environment steps taken when the newest evaluation was reported."""
+        """Total environment steps at the newest evaluation."""
         self.rss_mb: dict[str, dict[int, float]] = {}
         self.cpu_seconds: dict[str, float] = {}
-        """By role, of the processes in which it is the first."""
+        """By role, of the processes whose first role it is."""
         self.roles: dict[str, RoleTotal] = {}
-        """What each role did since the first update: before, they wait for each other to be there."""
+        """Totals of each role since the first update; before it, roles wait for each other's start."""
         self.nodes: dict[str, str] = {}
-        """The node each role lives on, where there are nodes."""
+        """The node of each role, on a runtime with nodes."""
         self.waiting: dict[tuple[str, int], str | None] = {}
-        """The edge each role waits on right now, for the report of a stall."""
-        self.away: dict[tuple[str, int], bool] = {}
-        """Which roles are at something long that watches itself, so that no update from them is no stall."""
+        """The edge each role currently waits on, for the report of a stall."""
+        self.in_job: dict[tuple[str, int], bool] = {}
+        """Which roles run a long job with its own watchdog; no update from them is not a stall."""
         self.history: deque[float] = deque(maxlen=_HISTORY)
         """Mean return at each row, for the curve in the panel."""
         self.latest: dict[str, float] = {}
-        """The newest value of every metric; a row leaves out what had no data in its interval."""
+        """The newest value of every metric; a row omits metrics without data in its interval."""
         self._window: deque[Episode] = deque(maxlen=WINDOW)
         self._first_update: Mark | None = None
         self._last_update: Mark | None = None
@@ -91,19 +91,22 @@ class Monitor:
 
     @property
     def env_steps(self) -> int:
+        """Environment steps taken."""
         return self.counters.get("env_steps", 0)
 
     @property
     def updates(self) -> int:
+        """Updates made."""
         return self.counters.get("updates", 0)
 
     @property
     def dropped(self) -> dict[str, int]:
+        """Counts of everything dropped, by kind."""
         return {name.removeprefix("dropped/"): n for name, n in self.counters.items() if name.startswith("dropped/")}
 
     @property
     def lag_counts(self) -> dict[str, int]:
-        """Steps that were learned from at each lag, the least first; above 7 a lag stands for the quarter it begins."""
+        """Steps learned from at each lag, in ascending order; above 7 a key covers a quarter of an octave."""
         return {str(lag): self.lags[lag] for lag in sorted(self.lags)}
 
     @property
@@ -119,17 +122,17 @@ class Monitor:
 
     @property
     def return_mean(self) -> float | None:
-        """Mean return of what the window holds so far."""
+        """Mean return of the episodes in the window so far."""
         return math.fsum(e.reward for e in self._window) / len(self._window) if self._window else None
 
     @property
     def return_episodes(self) -> int:
-        """How many training episodes `return_mean` is taken over."""
+        """Number of training episodes in `return_mean`."""
         return len(self._window)
 
     @property
     def reached(self) -> bool:
-        """Whether the mean over 100 episodes has touched the threshold at any episode so far."""
+        """Whether the mean over 100 episodes has reached the threshold at any episode so far."""
         return self.crossed is not None
 
     @property
@@ -160,7 +163,7 @@ class Monitor:
         return self._closed or self._open
 
     def add(self, report: Report, now: float) -> None:
-        """Take in one report. Order within it: steps count before the episodes that they finished."""
+        """Add one report. Within it, steps count before the episodes that they finished."""
         self._open.add(report)
         for name, count in report.counters.items():
             self.counters[name] = self.counters.get(name, 0) + int(count)
@@ -181,7 +184,7 @@ class Monitor:
         if report.cpu_seconds:
             self.cpu_seconds[report.role] = self.cpu_seconds.get(report.role, 0.0) + report.cpu_seconds
         self.waiting[report.role, report.index] = report.waiting
-        self.away[report.role, report.index] = report.away
+        self.in_job[report.role, report.index] = report.in_job
         here = Mark(self.elapsed(now), self.env_steps)
         if self._first_update is not None:
             self.roles.setdefault(report.role, RoleTotal()).add(report)
@@ -202,7 +205,7 @@ class Monitor:
     def _add_episode(self, episode: Episode, here: Mark) -> None:
         self.episodes += 1
         if self.crossed is not None:
-            # The run ends because of this mean. Episodes that finish while it ends would replace the mean by another.
+            # This mean ends the run. Episodes that finish during shutdown must not change it.
             return
         # Plain numbers: a numpy scalar from an environment would not fit in the JSON of a checkpoint.
         self._window.append(Episode(float(episode.reward), int(episode.length), episode.info))
@@ -212,29 +215,29 @@ class Monitor:
         if mean is not None and mean >= self.threshold:
             self.crossed = here
 
-    def took(self, steps: int) -> None:
-        """Count steps of a process that did not live to report them."""
+    def count_steps(self, steps: int) -> None:
+        """Count steps that a process took but died before it reported them."""
         self.counters["env_steps"] = self.env_steps + steps
         self._open.env_steps += steps
 
     def restarted(self, role: str, index: int, lost: str | None = None) -> None:
-        """Count a restart and what went with it; what the lost process was waiting on is no longer so."""
+        """Count a restart and its loss; the lost process no longer waits."""
         if lost is not None:
             self.counters[f"dropped/{lost}"] = self.counters.get(f"dropped/{lost}", 0) + 1
         self.restarts[role] = self.restarts.get(role, 0) + 1
         self.waiting.pop((role, index), None)
-        self.away.pop((role, index), None)
+        self.in_job.pop((role, index), None)
 
     def lost(self, name: str, number: int) -> None:
-        """Count what was in a role's memory and in no checkpoint, under the name it was counted by when it came in."""
+        """Count items of a role's memory that no checkpoint holds, under their insert counter's name."""
         if number:
             name = f"dropped/{name}"
             self.counters[name] = self.counters.get(name, 0) + number
 
     def row(self, now: float, *, last: bool = False) -> dict[str, float]:
-        """One row of metrics over the time since the previous row; a metric without data is left out.
+        """One row of metrics over the time since the previous row; omits metrics without data.
 
-        `last`: the run is over, so its speed is that until the last step: nobody steps during the final evaluation.
+        `last`: the run is over, so its speed counts until the last step: no role steps during the final evaluation.
         """
         interval, end = self._open, self.elapsed(now)
         seconds = end - interval.start
@@ -272,13 +275,13 @@ class Monitor:
 
     def summary(
         self,
-        identity: Identity,
+        identity: RunIdentity,
         exit_reason: str,
         now: float,
         startup_seconds: float | None,
         weights_sha256: str | None,
     ) -> dict[str, Any]:
-        """The content of summary.json; null stands wherever there is nothing to say."""
+        """The content of summary.json; null for a value that does not apply."""
         return {
             **asdict(identity),
             "exit_reason": exit_reason,
@@ -312,7 +315,7 @@ class Monitor:
         }
 
     def state(self, now: float) -> dict[str, Any]:
-        """All that a resumed run needs to count on, as JSON values; the open interval is not part of it."""
+        """Everything a resumed run needs to continue counting, as JSON values, without the open interval."""
         return {
             "elapsed": self.elapsed(now),
             "threshold": self.threshold,
@@ -339,13 +342,13 @@ class Monitor:
     def restore(
         cls, state: dict[str, Any], threshold: float | None, started: float, *, processes: bool = False
     ) -> Monitor:
-        """Go on from `state`; run time at `started` is what it was when the state was taken.
+        """Continue from `state`; run time at `started` is its value when the state was taken.
 
-        The moment of crossing is forgotten when the threshold is another one now. `processes`: the run has to start
-        processes before it takes a step, which is not a time of learning.
+        A different threshold resets the moment of crossing. `processes`: the run must start processes before its first
+        step, which does not count as learning time.
         """
         monitor = cls(threshold)
-        # One subtraction, so that a virtual clock that continues at the saved time gives an offset of exactly 0.
+        # One subtraction, so that a virtual clock continuing at the saved time gives an offset of exactly 0.
         monitor._offset = state["elapsed"] - started
         monitor._open = Interval(state["elapsed"])
         monitor.counters.update(state["counters"])

@@ -1,4 +1,4 @@
-"""What the processes of a run took, for summary.json."""
+"""Resource use of a run's processes, for summary.json."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from thespis.runs.monitor import Monitor
 
 
 def process_usage(program: Program, monitor: Monitor) -> dict[str, dict[str, Any]]:
-    """By kind of process: CPU seconds of all of its kind, and the mean of their peaks of memory.
+    """By kind of process: total CPU seconds, and mean peak memory.
 
-    Roles that share a process cannot be told apart here. The simulation has no processes: null.
+    Roles that share a process cannot be separated here. The simulation has no processes: null.
     """
     kinds: dict[str, dict[str, Any]] = {}
-    for home, specs in program.processes.items():
+    for process, specs in program.processes.items():
         first = specs[0]
-        name = first.role if len(specs) == 1 else home.removesuffix(f"-{first.index}")
+        name = first.role if len(specs) == 1 else process.removesuffix(f"-{first.index}")
         if name in kinds:
             kinds[name]["count"] += 1
             continue

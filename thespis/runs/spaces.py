@@ -1,4 +1,4 @@
-"""The spaces of a run's environment, as the run wrote them down when it began."""
+"""The spaces of a run's environment, from its spaces.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def written_spaces(run: Path) -> Spaces | None:
-    """The spaces in the run directory, if it has any."""
+    """The spaces in the run directory, if any."""
     from thespis.envs.space_json import load_spaces
 
     file = RunDirectory(run).spaces
@@ -22,12 +22,12 @@ def written_spaces(run: Path) -> Spaces | None:
 
 
 def spaces_of(cfg: Experiment) -> Spaces:
-    """What a role's network sees and does.
+    """The observation and action space of a role's network.
 
-    An environment is made only if the run has not written its spaces down: making one takes time, and its `close`
-    may fail or hang.
+    Makes an environment only if the run directory has no spaces: making one takes time, and its `close` may fail or
+    hang.
     """
-    from thespis.envs.make import describe
+    from thespis.envs.make import describe_env
 
     found = None if cfg.run_dir is None else written_spaces(cfg.run_dir)
-    return describe(cfg.env_config) if found is None else found
+    return describe_env(cfg.env_config) if found is None else found

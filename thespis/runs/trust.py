@@ -1,8 +1,8 @@
-"""Whose code a run may execute: a config.yaml can name Python files and modules, and opening the run runs them.
+"""Which code a run may execute: config.yaml can name Python files and modules, and opening the run executes them.
 
-Code that this user has trained with on this machine is remembered by where it is and whose file it is; a run that names
-no other code opens without a question. All other code needs to be trusted first. What is remembered lies below the
-user's state directory, where nobody else can write.
+Thespis remembers code that this user trained with on this machine, by path and file owner. A run that names only such
+code opens without a question. All other code must be trusted first. The records lie in the user's state directory,
+where no other user can write.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Untrusted(ThespisError):
     """A run names code that this user has not trained with."""
 
     def __init__(self, path: Path, code: Mapping[str, str], remedy: str) -> None:
-        named = ", ".join(f"{_shown(setting)}: {_shown(name)}" for setting, name in code.items())
+        named = ", ".join(f"{_printable(setting)}: {_printable(name)}" for setting, name in code.items())
         self.what = f"opening {path} runs code that its config.yaml names ({named})"
         super().__init__(f"{self.what}; {remedy}")
 
 
 def code_of(architecture: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """What settings name that is executed, by setting: files, modules, and a Ray cluster, which sends pickles."""
+    """The executable values among settings, by setting: files, modules, and a Ray cluster, which sends pickles."""
     return dict(_walk("", {"architecture": architecture, **settings}))
 
 
-def check(path: Path, code: Mapping[str, str], remedy: str = "pass trust=True if you trust whoever made it") -> None:
+def check_trusted(path: Path, code: Mapping[str, str], remedy: str = "pass trust=True if you trust its author") -> None:
     """Raise `Untrusted` if the run at `path` names code that this user has not trained with.
 
-    Code that is not there cannot be executed.
+    Missing code cannot be executed, and passes.
     """
     known = [directory for directory in _candidates() if _private(directory)]
     unknown = {
@@ -52,7 +52,7 @@ def check(path: Path, code: Mapping[str, str], remedy: str = "pass trust=True if
 
 
 def remember(code: Mapping[str, str]) -> None:
-    """Note that this user trains with this code. Where nothing can be noted, opening the run asks."""
+    """Record that this user trains with this code. Without a writable directory, opening the run asks."""
     digests = [digest for setting, name in code.items() if (digest := _digest(setting, name))]
     for directory in _candidates() if digests else ():
         with suppress(OSError):
@@ -78,14 +78,14 @@ def _walk(setting: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _digest(setting: str, name: str) -> str | None:
-    """Names what is executed here; None if there is nothing. The same name may stand for other code elsewhere."""
+    """Identify the code at this name; None if there is none. The same name may be other code elsewhere."""
     source, _, function = name.rpartition("=")[2].partition("::")
     if setting.endswith("ray_address"):
         parts: tuple[str, ...] = ("ray", name)
     elif source.endswith(".py"):
         if not os.path.exists(source):
             return None
-        parts = (_place(source), function)
+        parts = (_path_and_owner(source), function)
     else:
         origin = _origin(source)
         if origin is None:
@@ -95,9 +95,9 @@ def _digest(setting: str, name: str) -> str | None:
 
 
 def _origin(source: str) -> str | None:
-    """Where the package of `module` or `module:EnvId` would be imported from; nothing of it is executed.
+    """The path that `module` or `module:EnvId` would be imported from, without executing it.
 
-    None if there is no such package. A built-in module has no place of its own: an empty text.
+    None if there is no such package. A built-in module has no path: an empty string.
     """
     top = source.partition(":")[0].partition(".")[0]
     try:
@@ -106,35 +106,35 @@ def _origin(source: str) -> str | None:
         return ""
     if found is None:
         return None
-    places = [found.origin] if found.has_location and found.origin else list(found.submodule_search_locations or ())
-    return _place(places[0]) if places else ""
+    paths = [found.origin] if found.has_location and found.origin else list(found.submodule_search_locations or ())
+    return _path_and_owner(paths[0]) if paths else ""
 
 
-def _place(path: str) -> str:
-    """A file or directory, and whose it is."""
+def _path_and_owner(path: str) -> str:
+    """A file or directory, and its owner."""
     real = os.path.realpath(path)
     return f"{real} of {os.stat(real).st_uid}" if os.path.exists(real) else real
 
 
-def _shown(text: str) -> str:
-    """As it can be printed: a name may hold escape sequences for the terminal."""
+def _printable(text: str) -> str:
+    """The text in printable form: a name may hold terminal escape sequences."""
     return text if text.isprintable() else repr(text)
 
 
 def _candidates() -> list[Path]:
-    """Where to remember, the best place first. A container may have no home, or one that cannot be written."""
-    places = []
+    """Directories for the records, the best first. A container may have no home directory, or a read-only one."""
+    paths = []
     if given := os.environ.get("XDG_STATE_HOME"):
-        places.append(Path(given))
+        paths.append(Path(given))
     with suppress(RuntimeError):  # no HOME, and a user without a name
-        places.append(Path.home() / ".local" / "state")
-    return [place / "thespis" / "trusted" for place in places if place.is_absolute()] + [
+        paths.append(Path.home() / ".local" / "state")
+    return [place / "thespis" / "trusted" for place in paths if place.is_absolute()] + [
         Path(tempfile.gettempdir()) / f"thespis-trusted-{os.geteuid()}"
     ]
 
 
 def _private(directory: Path) -> bool:
-    """Whether this user alone can write there."""
+    """Whether only this user can write there."""
     try:
         about = directory.lstat()
     except OSError:

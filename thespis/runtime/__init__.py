@@ -1,1 +1,1 @@
-"""What performs a program."""
+"""The runtimes: they run a program in a simulation, on local processes or on a Ray cluster."""

@@ -1,7 +1,7 @@
-"""What this machine can hold, asked before a run starts: processes, open files and memory.
+"""Checks before a run starts that this machine has enough processes, open files and memory.
 
-Estimates are low: a run is refused only if it cannot work. What is refused later all the same, by the system itself, is
-told in the same words.
+Estimates are lower bounds: a run is refused only if it cannot work. If the system refuses a process later, `explain`
+gives the same advice.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from thespis.core.settings import is_inline
 from thespis.core.system import cgroups
 from thespis.core.system.memory import available_memory
 
-PROCESS_BYTES = 100 << 20
-"""Memory that a process has for itself when it has imported torch and built a small role (measured: 137 MB)."""
+MIN_PROCESS_BYTES = 100 << 20
+"""Minimum private memory of a process with torch and a small role (measured: 137 MB)."""
 _ENV_BYTES = 1 << 10
-"""The least an environment takes."""
+"""Minimum memory of an environment."""
 _STEP_BYTES = 32
-"""The least that a step in an unroll takes."""
+"""Minimum memory of a step in an unroll."""
 _BYTES_EACH = {"noise_table": 4, "batch": _STEP_BYTES, "samples": _STEP_BYTES, "pairs": _STEP_BYTES}
-"""The least that one of what a setting counts takes."""
+"""Minimum memory per item of a setting."""
 _BASE_FILES, _FILES_PER_PROCESS = 64, 5
-"""Open files of a supervisor or of a role that all others call: its own, and those for each process it knows."""
+"""Open files of a supervisor, or of a role that all others call: a base, and a number per process."""
 
 
 def check_capacity(program: Program, cfg: Experiment) -> None:
-    """Refuse a run that this machine cannot hold, and say what it can."""
+    """Raise ThespisError if this machine cannot hold the run; the message says what fits."""
     memory = memory_left()
     if cfg.actors * cfg.envs_per_actor * _ENV_BYTES > memory:
         raise ThespisError(
@@ -57,7 +57,7 @@ def check_capacity(program: Program, cfg: Experiment) -> None:
 
 
 def _check_sizes(cfg: Any, memory: int, environments: int, prefix: str = "") -> None:
-    """Refuse unrolls of so many environments, batches and populations that are larger than the memory."""
+    """Refuse unrolls, batches and populations that are larger than the memory."""
     for part in dataclasses.fields(cfg):
         value = getattr(cfg, part.name)
         if part.name == "unroll_length":
@@ -72,7 +72,7 @@ def _check_sizes(cfg: Any, memory: int, environments: int, prefix: str = "") -> 
 def _check_network(network: NetworkConfig, memory: int) -> None:
     """Refuse a network that is larger than the memory."""
     sizes = (*network.hidden, network.lstm, 4 * network.lstm)
-    # Each weight, its gradient, and two averages of the optimiser.
+    # Each weight, its gradient, and two moments of the optimiser.
     need = 16 * sum(before * after for before, after in itertools.pairwise(sizes))
     _refuse("network.hidden or .lstm", need, memory)
 
@@ -86,7 +86,7 @@ def _refuse(setting: str, need: int, memory: int) -> None:
 
 
 def explain(error: OSError, program: Program) -> str:
-    """What to do about a process that the system would not start."""
+    """Describe what to do if the system refuses to start a process."""
     processes = len(program.processes)
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return _too_few_files(_files(processes), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -96,22 +96,22 @@ def explain(error: OSError, program: Program) -> str:
 
 
 def memory_left() -> int:
-    """Bytes that a run can still take: of the machine, and of the control group that it is in."""
-    # Not what is left of the group's limit: files that it has read count as used there, and give way if need be.
-    limit = cgroups.limit("memory", unified="max", legacy="limit_in_bytes")
+    """Return the bytes that a run can use: of the machine, and of its control group."""
+    # Not the remainder of the group's limit: cached files count as used current, but the kernel can drop them.
+    limit = cgroups.cgroup_limit("memory", unified="max", legacy="limit_in_bytes")
     return available_memory() if limit is None else min(available_memory(), limit)
 
 
 def _limits(memory: int) -> Iterator[tuple[str, int]]:
-    """Why there can be no more processes than so many."""
-    each, free = PROCESS_BYTES >> 20, memory / (1 << 30)
-    yield f"each takes at least {each} MB, and {free:.1f} GB of memory are free", memory // PROCESS_BYTES
+    """Yield each limit on the number of processes, with its reason."""
+    each, free = MIN_PROCESS_BYTES >> 20, memory / (1 << 30)
+    yield f"each takes at least {each} MB, and {free:.1f} GB of memory are free", memory // MIN_PROCESS_BYTES
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # the limit does not hold for root
+    if soft != resource.RLIM_INFINITY and os.geteuid() != 0:  # the limit does not apply to root
         yield f"`ulimit -u` allows {soft}", soft
     allowed = cgroups.contents("pids", unified="max", legacy="max")
-    there = cgroups.contents("pids", unified="current", legacy="current")
-    for most, now in zip(allowed, there, strict=False):
+    current = cgroups.contents("pids", unified="current", legacy="current")
+    for most, now in zip(allowed, current, strict=False):
         if most.isdecimal():
             yield f"the control group allows {most}", int(most) - int(now)
     threads = _number(Path("/proc/sys/kernel/threads-max"))
@@ -122,7 +122,7 @@ def _limits(memory: int) -> Iterator[tuple[str, int]]:
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text())
-    except (OSError, ValueError):  # not there, or `max`
+    except (OSError, ValueError):  # missing, or `max`
         return None
 
 
@@ -131,7 +131,7 @@ def _files(processes: int) -> int:
 
 
 def _raise_open_files(processes: int) -> None:
-    """Raise the limit of open files as far as the run needs and the system lets this process."""
+    """Raise the limit of open files to the run's need; raise ThespisError if the system does not allow it."""
     wanted = _files(processes)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

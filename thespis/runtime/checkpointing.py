@@ -1,9 +1,9 @@
-"""The checkpoints of a run that several processes perform.
+"""The checkpoints of a run with several processes.
 
-    event loop:  stage -> ask the processes to save -> meta -> ............................. -> record, call back
-    thread:                                                   carry over, digest, fsync, prune
+    event loop:  stage -> send "save" to the processes -> meta -> ............................. -> record, call back
+    thread:                                                      carry over, digest, fsync, prune
 
-For a large replay the work of the thread takes seconds, in which the driver goes on watching its processes.
+For a large replay the thread works for seconds. The driver keeps watching its processes meanwhile.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from typing import Any, TypeVar
 
 from thespis.runs.checkpoints import Found
 from thespis.runs.saving import write_checkpoint
-from thespis.runtime.layout import Layout
-from thespis.runtime.member import Gone
+from thespis.runtime.managed_process import ProcessExited
+from thespis.runtime.process_layout import ProcessLayout
 from thespis.runtime.session import Session
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 SAVE_SECONDS = 120.0
-"""A replay of gigabytes takes its time."""
+"""Time limit for saving the state of a process; a large replay has gigabytes."""
 
 
 class Checkpointer:
-    """Makes the checkpoints of a run, one at a time, and finds the one that a process starts again from.
+    """Writes the checkpoints of a run, one at a time, and finds the checkpoint for a restarted process.
 
-    All that reads or changes checkpoints runs in one thread, in order: no checkpoint is pruned while it is verified.
+    One thread reads and changes checkpoints, in order, so no checkpoint is pruned while it is verified.
     """
 
     def __init__(
         self,
         session: Session,
-        layout: Layout,
-        ask: Callable[..., Coroutine[Any, Any, Any]],
+        layout: ProcessLayout,
+        send_command: Callable[..., Coroutine[Any, Any, Any]],
         up: Callable[[], list[str]],
         now: Callable[[], float],
     ) -> None:
-        """`ask(home, kind, *args)`: have a process do something. `up()`: the processes that can be asked."""
+        """`send_command(process, kind, *args)`: send a command. `up()`: the processes that accept commands."""
         self._session, self._layout = session, layout
-        self._ask, self._up, self._now = ask, up, now
+        self._send_command, self._up, self._now = send_command, up, now
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._saving: asyncio.Task[bool] | None = None
 
     def absent(self) -> list[str]:
-        """Processes with a state that cannot be asked for it now."""
+        """Return the processes with state that accept no commands now."""
         up = self._up()
-        return [home for home in self._layout.stateful if home not in up]
+        return [process for process in self._layout.stateful if process not in up]
 
     def save_if_due(self, now: float) -> None:
-        """Begin a checkpoint if one is due: not beside another one, and not without those that hold the weights."""
+        """Start a checkpoint if one is due, none is being written, and all processes with weights are up."""
         if self._saving is not None and not self._saving.done():
             return
         absent = self.absent()
@@ -59,21 +59,21 @@ class Checkpointer:
             self._saving = asyncio.get_running_loop().create_task(self.save())
 
     async def settle(self, *, hasty: bool) -> None:
-        """Wait for the checkpoint under way. `hasty`: give it up, unless all processes have saved already."""
+        """Wait for the current checkpoint. `hasty`: cancel it, unless all processes have saved already."""
         if self._saving is not None:
             if hasty:
                 self._saving.cancel()
             await asyncio.gather(self._saving, return_exceptions=True)
 
     async def save(self, seconds: float = SAVE_SECONDS) -> bool:
-        """Every role with a state writes it into one staging directory, which then becomes a checkpoint.
+        """Save the state of all roles to a staging directory and commit it as a checkpoint.
 
-        A process that is not running, ends meanwhile or does not answer in time contributes its last saved state.
+        A process that is down, exits meanwhile or does not reply in time contributes its last saved state.
         """
         staging: Path | None = None
         try:
             staging = self._session.checkpoints.stage()
-            absent = await self._ask_to_save(staging, seconds)
+            absent = await self._save_all(staging, seconds)
         except asyncio.CancelledError:
             await self._discard(staging)
             raise
@@ -85,36 +85,36 @@ class Checkpointer:
         try:
             return await asyncio.shield(committing)
         except asyncio.CancelledError:
-            await asyncio.wait({committing})  # nothing stops a thread, and the next checkpoint must come after this one
+            await asyncio.wait({committing})  # a thread cannot be cancelled, and checkpoints are written in order
             raise
 
-    async def reserve_newest(self, home: str) -> Found:
-        """The newest valid checkpoint, kept until the process that reads it is up."""
-        return await self._in_thread(self._session.checkpoints.reserve_newest, home)
+    async def reserve_newest(self, process: str) -> Found:
+        """Find the newest valid checkpoint and keep it until the process is up."""
+        return await self._in_thread(self._session.checkpoints.reserve_newest, process)
 
     async def close(self) -> None:
-        """Wait until the thread has ended."""
+        """Wait until the thread ends."""
         await asyncio.to_thread(self._thread.shutdown)
 
-    async def _ask_to_save(self, staging: Path, seconds: float) -> list[str]:
-        """Have all processes with a state save it; those that could not."""
+    async def _save_all(self, staging: Path, seconds: float) -> list[str]:
+        """Save all processes with state; return the processes that could not."""
         absent = self.absent()
-        asked = [home for home in self._layout.stateful if home not in absent]
-        saves = [asyncio.create_task(self._save_one(home, staging, seconds)) for home in asked]
-        for home, saved in zip(asked, await asyncio.gather(*saves, return_exceptions=True), strict=True):
+        running = [process for process in self._layout.stateful if process not in absent]
+        saves = [asyncio.create_task(self._save_one(process, staging, seconds)) for process in running]
+        for process, saved in zip(running, await asyncio.gather(*saves, return_exceptions=True), strict=True):
             if isinstance(saved, BaseException):
                 raise saved
             if not saved:
-                absent.append(home)
+                absent.append(process)
         return absent
 
-    async def _save_one(self, home: str, staging: Path, seconds: float) -> bool:
-        """Have a process write its files; False if it is gone or late. They count only once it has answered."""
-        part = staging / f".{home}"
+    async def _save_one(self, process: str, staging: Path, seconds: float) -> bool:
+        """Save one process; return False if it exits or is late. Its files are used only after its reply."""
+        part = staging / f".{process}"
         part.mkdir()
         try:
-            await asyncio.wait_for(self._ask(home, "save", str(part)), seconds)
-        except (Gone, TimeoutError):
+            await asyncio.wait_for(self._send_command(process, "save", str(part)), seconds)
+        except (ProcessExited, TimeoutError):
             return False
         for file in part.iterdir():
             file.rename(staging / file.name)
@@ -137,5 +137,5 @@ class Checkpointer:
         if staging is not None:
             await self._in_thread(self._session.checkpoints.discard, staging)
 
-    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+    async def _in_thread(self, function: Callable[..., _T], *args: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)

@@ -1,4 +1,4 @@
-"""The supervisor's line to each of its processes: pickled messages, with file descriptors alongside."""
+"""The control socket between the supervisor and a process: pickled messages with file descriptors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_LENGTH = struct.Struct("<QI")  # bytes of the pickle, descriptors that come with it
-_MOST_DESCRIPTORS = 64
-_MOST_AT_ONCE = 64 * 1024
-"""Bytes read in one go: that much memory is taken for each time, whatever comes."""
+_LENGTH = struct.Struct("<QI")  # bytes of the pickle, number of descriptors
+_MAX_DESCRIPTORS = 64
+_READ_BYTES = 64 * 1024
+"""Maximum size of one read. Each read allocates this much."""
 
 
 class Control:
-    """One end of a control socket. The kernel keeps descriptors in order, so each message takes its share.
+    """One end of a control socket. The kernel keeps descriptors in order, so each message takes its number of them.
 
-    The supervisor's end has a `loop` and never blocks: a stopped process must not stop its supervisor. A process
+    The supervisor's end has a `loop` and never blocks: a stopped process must not block its supervisor. A process
     blocks while its supervisor is stopped.
     """
 
@@ -34,9 +34,9 @@ class Control:
         sock.setblocking(loop is None)
 
     def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
-        """Send in order; with a loop, what the socket does not take at once follows later.
+        """Send in order. With a loop, the part that the socket does not accept at once follows later.
 
-        A peer that is gone is noticed where its end is read, so here it is no error.
+        A closed peer is not an error here; the next read reports it.
         """
         body = pickle.dumps(message, protocol=5)
         data = memoryview(_LENGTH.pack(len(body), len(descriptors)) + body)
@@ -51,7 +51,7 @@ class Control:
             self.socket.setblocking(False)
 
     def _send_more(self) -> None:
-        """Send what waits, as far as the socket takes it."""
+        """Send queued data as far as the socket accepts it."""
         while self._unsent:
             data, descriptors = self._unsent[0]
             try:
@@ -71,9 +71,9 @@ class Control:
             self._loop.remove_writer(self.socket.fileno())
 
     def receive(self) -> list[tuple[Any, list[int]]]:
-        """Every complete message there is, each with its descriptors. Raises EOFError when the peer is gone."""
+        """Return all complete messages with their descriptors. Raises EOFError when the peer is gone."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self.socket, _MOST_AT_ONCE, _MOST_DESCRIPTORS)
+            data, descriptors, _, _ = socket.recv_fds(self.socket, _READ_BYTES, _MAX_DESCRIPTORS)
         except BlockingIOError:
             return []
         except ConnectionResetError as error:
@@ -85,7 +85,7 @@ class Control:
         return list(self._complete())
 
     def receive_one(self) -> tuple[Any, list[int]]:
-        """Block until one message has come; what came with it is delivered once `listen` is called."""
+        """Block until a message arrives. `listen` delivers further messages of the same read."""
         self.socket.setblocking(True)
         while not self._early:
             self._early = self.receive()
@@ -102,9 +102,9 @@ class Control:
 
         def readable() -> None:
             if self.socket.fileno() < 0:
-                return  # closed in the same turn of the loop in which this was due
-            # An event loop may run readers before what was scheduled earlier (uvloop does). A later message must not
-            # overtake: the line to a restarted neighbour would be replaced by the line to the dead one.
+                return  # closed in the same turn of the event loop
+            # An event loop may run readers before callbacks that were scheduled earlier (uvloop does). A later message
+            # must not overtake: the connection to a dead neighbour would replace that to the restarted one.
             deliver_early()
             try:
                 messages = self.receive()
@@ -118,6 +118,7 @@ class Control:
         loop.add_reader(self.socket.fileno(), readable)
 
     def close(self) -> None:
+        """Close the socket and all queued descriptors."""
         if self._loop is not None and self.socket.fileno() >= 0 and not self._loop.is_closed():
             self._loop.remove_reader(self.socket.fileno())
             self._loop.remove_writer(self.socket.fileno())
@@ -134,5 +135,5 @@ class Control:
                 return
             body = bytes(self._buffer[_LENGTH.size : _LENGTH.size + length])
             del self._buffer[: _LENGTH.size + length]
-            mine, self._descriptors = self._descriptors[:count], self._descriptors[count:]
-            yield pickle.loads(body), mine
+            own, self._descriptors = self._descriptors[:count], self._descriptors[count:]
+            yield pickle.loads(body), own

@@ -1,4 +1,4 @@
-"""Performing a run from a thread whose event loop is running, as in a notebook: the driver gets a thread of its own."""
+"""Run a program from a thread with a running event loop, as in a notebook: the driver gets its own thread."""
 
 from __future__ import annotations
 
@@ -9,43 +9,51 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
+from thespis.runtime.env_watchdog import ABANDON
 from thespis.runtime.signals import stop_on_signal
 
 _ABANDON_SECONDS = 5.0
-"""How long a run may take to end after a second interrupt, before the caller gets its prompt back regardless."""
+"""How long the caller waits for the end of a run after a second interrupt."""
 
 
 class Runtime(Protocol):
-    """What performs a program. Only `run` is called in its own thread."""
+    """Runs a program. `interrupt` and `abandon` are called from other threads."""
 
-    def run(self, restore: Path | None) -> dict[str, Any]: ...
+    def run(self, restore: Path | None) -> dict[str, Any]:
+        """Run the program, from a checkpoint if given; return the summary."""
+
     def interrupt(self) -> None:
-        """End in order, with a checkpoint."""
+        """End the run with a checkpoint."""
 
     def abandon(self) -> None:
-        """End now; the last checkpoint stands."""
+        """End the run now; the last checkpoint remains."""
 
 
-def perform(runtime: Runtime, restore: Path | None) -> dict[str, Any]:
-    """Perform the run in this thread, or in another one if an event loop is running in this one."""
+def run_program(runtime: Runtime, restore: Path | None) -> dict[str, Any]:
+    """Run in this thread, or in a new thread if this one has a running event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return runtime.run(restore)
-    return _perform_in_thread(runtime, restore)
+    return _run_in_thread(runtime, restore)
 
 
-def _perform_in_thread(runtime: Runtime, restore: Path | None) -> dict[str, Any]:
-    """Wait for the run. The first interrupt of the waiting thread ends it in order, a second one at once."""
+def _run_in_thread(runtime: Runtime, restore: Path | None) -> dict[str, Any]:
+    """Run in a new thread and wait. The first interrupt ends the run with a checkpoint, the second at once."""
     outcome: Future[dict[str, Any]] = Future()
-    # A notebook knows by context variables which cell an output belongs to.
+    # A notebook assigns output to cells by context variables.
     context = contextvars.copy_context()
+    context.run(ABANDON.set, outcome.set_exception)
 
     def drive() -> None:
         try:
-            outcome.set_result(context.run(runtime.run, restore))
+            summary = context.run(runtime.run, restore)
         except BaseException as error:
-            outcome.set_exception(error)
+            if not outcome.done():  # else the run was abandoned
+                outcome.set_exception(error)
+        else:
+            if not outcome.done():
+                outcome.set_result(summary)
 
     thread = threading.Thread(target=drive, name="thespis-driver", daemon=True)
     try:
@@ -56,5 +64,5 @@ def _perform_in_thread(runtime: Runtime, restore: Path | None) -> dict[str, Any]
         runtime.abandon()
         thread.join(_ABANDON_SECONDS)
         raise
-    thread.join()
+    thread.join()  # it has set the outcome as its last act
     return summary

@@ -1,8 +1,9 @@
-"""The two ends of an edge, the same under every runtime: `Stub` calls, `Endpoint` answers.
+"""The two ends of an edge under every runtime: `Stub` calls, `Endpoint` answers.
 
-Delivery may happen more than once (a reply can be lost, a connection can be replaced), the effect happens once:
-a call carries its caller's incarnation and a sequence number, and the endpoint answers a repeated one from memory.
-That memory is part of a service's checkpoint: what it did before a crash is in its state, so it must not be done again.
+Delivery is at least once (a reply can be lost, a connection can be replaced); the effect is exactly once. A call
+carries its caller's incarnation and a sequence number, and the endpoint answers a repeated call from stored replies.
+These are part of a service's checkpoint: the restored state includes the effect of the calls, so they must not run
+again.
 """
 
 from __future__ import annotations
@@ -13,29 +14,30 @@ from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any
 
-from thespis.core import eager
-from thespis.core.context import Asking, Context, Waiting
+from thespis.core import eager_call
+from thespis.core.context import Context, LazyCall, Waiting
 from thespis.core.program import Edge, RoleSpec
-from thespis.core.service import describe
+from thespis.core.service import description_of
 from thespis.core.types import Array
 from thespis.runs.checkpoints import load_role
-from thespis.transport.calls import Call
+from thespis.transport.calls import RemoteCall
 
 
 class Endpoint:
-    """Serves one role's methods to its callers, each call at most once per (caller, incarnation, sequence)."""
+    """Serves a role's methods. Each (caller, incarnation, sequence) is executed at most once."""
 
     def __init__(self, role: object) -> None:
         self._role = role
-        self._methods = frozenset(describe(type(role)).methods)
+        self._methods = frozenset(description_of(type(role)).methods)
         self._seen: dict[tuple[str, int], tuple[int, dict[int, asyncio.Future[Any]]]] = {}
-        self._earlier: dict[tuple[str, int, int], dict[int, Any]] = {}
+        self._restored: dict[tuple[str, int, int], dict[int, Any]] = {}
 
-    async def answer(self, call: Call) -> Any:
+    async def answer(self, call: RemoteCall) -> Any:
+        """Serve a call and wait for its reply. Cancelling the wait does not cancel the call."""
         return await asyncio.shield(self.begin(call))
 
-    def begin(self, call: Call) -> asyncio.Future[Any]:
-        """The answer to the call: a new one, or the one it had when it came before."""
+    def begin(self, call: RemoteCall) -> asyncio.Future[Any]:
+        """Start a call and return its future reply; for a repeated call, the restored reply."""
         if call.method not in self._methods:
             raise AttributeError(f"{call.service[0]} has no edge {call.method!r}")
         role, index, incarnation = call.caller
@@ -48,20 +50,20 @@ class Endpoint:
         for sequence in [number for number in answers if number < call.settled]:
             del answers[sequence]
         if call.sequence not in answers:
-            answers[call.sequence] = eager.begin(self._do(call))
+            answers[call.sequence] = eager_call.begin(self._execute(call))
         return answers[call.sequence]
 
-    def _do(self, call: Call) -> asyncio.Future[Any] | Coroutine[Any, Any, Any]:
-        earlier = self._earlier.get(call.caller, {})
-        if call.sequence in earlier:
-            return _known(earlier[call.sequence])
+    def _execute(self, call: RemoteCall) -> asyncio.Future[Any] | Coroutine[Any, Any, Any]:
+        restored = self._restored.get(call.caller, {})
+        if call.sequence in restored:
+            return _return(restored[call.sequence])
         made: asyncio.Future[Any] | Coroutine[Any, Any, Any] = getattr(self._role, call.method)(*call.args)
         return made
 
     def state(self) -> list[Any]:
-        """What was done for whom and may be asked for again, as JSON values.
+        """Return the stored replies of each caller, as JSON values.
 
-        Only plain answers are kept. Others are what a service hands out: it can do so again.
+        Only plain replies are saved. Other replies are data that a service can return again.
         """
         return [
             [
@@ -74,30 +76,31 @@ class Endpoint:
         ]
 
     def restore(self, state: list[Any]) -> None:
+        """Load what `state` returned."""
         for role, index, incarnation, answers in state:
-            self._earlier[role, index, incarnation] = {int(sequence): answer for sequence, answer in answers.items()}
+            self._restored[role, index, incarnation] = {int(sequence): answer for sequence, answer in answers.items()}
 
     def lost(self, caller: tuple[str, int, int]) -> None:
-        """This life of a caller is gone: nothing more is done on its behalf, so a batch is not taken for nobody."""
+        """The caller died: cancel its pending calls, so that no batch is popped for it."""
         role, index, incarnation = caller
         known = self._seen.get((role, index))
         if known is not None and known[0] == incarnation:
             del self._seen[role, index]
-            _give_up(known[1])
+            _cancel(known[1])
 
     def close(self) -> None:
-        """The role is gone: nobody goes on with what it had begun."""
+        """The role is gone: cancel all pending calls."""
         for _, answers in self._seen.values():
-            _give_up(answers)
+            _cancel(answers)
         self._seen.clear()
 
 
-def _give_up(answers: dict[int, asyncio.Future[Any]]) -> None:
+def _cancel(answers: dict[int, asyncio.Future[Any]]) -> None:
     for answer in answers.values():
         answer.cancel()
 
 
-async def _known(answer: Any) -> Any:
+async def _return(answer: Any) -> Any:
     return answer
 
 
@@ -107,7 +110,7 @@ def _plain(answer: asyncio.Future[Any]) -> bool:
 
 
 class Caller:
-    """Numbers one role's calls. Shared by all edges of the role, so the endpoint can tell repeats apart."""
+    """Numbers the calls of one role. All edges of the role share it, so endpoints can recognise repeated calls."""
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
@@ -116,21 +119,23 @@ class Caller:
         identity = ctx.identity
         self.key = (identity.role, identity.index, identity.incarnation)
 
-    def open(self, service: tuple[str, int], method: str, args: tuple[Any, ...]) -> Call:
+    def open(self, service: tuple[str, int], method: str, args: tuple[Any, ...]) -> RemoteCall:
+        """Number a new call."""
         sequence = next(self._numbers)
         self._open[sequence] = None
-        return Call(self.key, sequence, next(iter(self._open)), service, method, args)
+        return RemoteCall(self.key, sequence, next(iter(self._open)), service, method, args)
 
-    def close(self, call: Call) -> None:
+    def close(self, call: RemoteCall) -> None:
+        """Mark a call as answered."""
         self._open.pop(call.sequence, None)
 
 
-Deliver = Callable[[Call, str, Callable[[int], None]], asyncio.Future[Any]]
-"""How a runtime delivers a call on the named edge: it begins at once. Told when it is answered: the bytes it took."""
+Deliver = Callable[[RemoteCall, str, Callable[[int], None]], asyncio.Future[Any]]
+"""Starts a call on the named edge at once. The callback receives the bytes transferred when the reply is there."""
 
 
 class Stub:
-    """What a role holds for an edge: a function with a name, whose calls are awaited or made ahead."""
+    """A role's handle of an edge: a named function whose calls are awaited or made ahead."""
 
     __slots__ = ("caller", "deliver", "method", "name", "service")
 
@@ -138,16 +143,16 @@ class Stub:
         self.caller, self.service, self.method, self.deliver = caller, service, method, deliver
         self.name = f"{caller.ctx.identity.role}.{service[0]}.{method}"
 
-    def __call__(self, *args: Any) -> Asking[Any]:
-        return _Asking(self, args)
+    def __call__(self, *args: Any) -> LazyCall[Any]:
+        return _LazyCall(self, args)
 
-    def beside(self, method: str) -> Stub:
-        """An edge to another method of the same service, for what this one needs to come about."""
+    def sibling(self, method: str) -> Stub:
+        """Return an edge to another method of the same service."""
         return Stub(self.caller, self.service, method, self.deliver)
 
 
-class _Asking(Asking[Any]):
-    """One call. Its time is booked as waiting where a role awaits it, not if it is made ahead."""
+class _LazyCall(LazyCall[Any]):
+    """One call. Its time counts as waiting if a role awaits it, not if it is made ahead."""
 
     __slots__ = ("_args", "_call", "_stub")
 
@@ -162,31 +167,31 @@ class _Asking(Asking[Any]):
     def _answered(self, nbytes: int) -> None:
         caller = self._stub.caller
         caller.close(self._call)
-        caller.ctx.carried(self._stub.name, nbytes)
+        caller.ctx.count_traffic(self._stub.name, nbytes)
 
     def __await__(self) -> Generator[Any, None, Any]:
         ctx = self._stub.caller.ctx
         with Waiting(ctx, self._stub.name):
             answer = self.begin()
             if answer.done():
-                yield  # the service lives here and answered at once; still, it is the others' turn
+                yield  # a service in this process replied at once; yield to the other roles
                 return answer.result()
-            ctx.attend(answer)
+            ctx.poll(answer)
             return answer.result() if answer.done() else (yield from answer)
 
 
 def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) -> tuple[Any, Endpoint]:
-    """Build a role with its edges live, and the endpoint that serves it; put back what a checkpoint holds of both."""
+    """Build a role with its stubs and its endpoint; restore both from a checkpoint if given."""
     caller = Caller(ctx)
 
-    def live(part: Any) -> Any:
+    def connect(part: Any) -> Any:
         if isinstance(part, tuple) and any(isinstance(edge, Edge) for edge in part):
-            return tuple(map(live, part))
+            return tuple(map(connect, part))
         return Stub(caller, (part.service, part.index), part.method, deliver) if isinstance(part, Edge) else part
 
-    role = spec.builder(ctx, *map(live, spec.args), **{name: live(part) for name, part in spec.settings.items()})
+    role = spec.builder(ctx, *map(connect, spec.args), **{name: connect(part) for name, part in spec.settings.items()})
     endpoint = Endpoint(role)
-    forgets = ctx.identity.restarts > 0 and describe(type(role)).forgets
+    forgets = ctx.identity.restarts > 0 and description_of(type(role)).forgets
     if restore is not None and hasattr(role, "restore") and not forgets:
         saved = load_role(restore, *spec.key)
         if saved is not None:
@@ -197,7 +202,7 @@ def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) 
 
 
 def snapshot(role: Any, endpoint: Endpoint) -> tuple[dict[str, Array], dict[str, Any]]:
-    """What `build` puts back, for a checkpoint; the arrays are the role's own."""
+    """Return the state that `build` restores. The arrays are not copied."""
     arrays, values = role.state()
     return arrays, {**values, _ANSWERED: endpoint.state()}
 

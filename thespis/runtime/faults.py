@@ -1,9 +1,9 @@
-"""Faults a simulation can be told to suffer, written as one short text each.
+"""Faults for a simulation, each written as one line of text.
 
 kill actor 3 at 2.5            kill role actor, index 3, at virtual second 2.5
-slow actor 0 by 10             everything actor 0 does takes ten times as long
-delay learner.queue.sample by 0.5 at 2     the first reply on that edge after second 2 comes half a second late
-lose actor.queue.insert at 2   the first reply on that edge after second 2 never comes
+slow actor 0 by 10             all work of actor 0 takes ten times as long
+delay learner.queue.sample by 0.5 at 2     the first reply on that edge after second 2 is delayed by 0.5 s
+lose actor.queue.insert at 2   the first reply on that edge after second 2 is lost
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOSE = re.compile(rf"lose (?P<edge>[\w.-]+) at (?P<at>{_NUMBER})")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. `lose` and `delay` strike the first reply on `edge` after `at`; `kill` strikes at `at`."""
+    """One fault. `lose` and `delay` affect the first reply on `edge` after `at`; `kill` happens at `at`."""
 
     kind: str
     role: str = ""
@@ -34,6 +34,7 @@ class Fault:
 
 
 def parse_faults(texts: tuple[str, ...], program: Program) -> list[Fault]:
+    """Parse faults and check that their roles and edges exist."""
     return [_parse(text, program) for text in texts]
 
 

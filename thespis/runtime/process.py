@@ -1,7 +1,7 @@
-"""Starting, watching and ending one child process, so that nothing outlives the run.
+"""Start, watch and end a child process, so that nothing outlives the run.
 
-Children are started afresh (never forked from a process that has threads), in a session of their own so that
-a terminal's Ctrl-C reaches only the supervisor, and the kernel kills them when their parent dies.
+Children are new interpreters, never forks of a process with threads. Each has its own session, so that Ctrl-C in a
+terminal reaches only the supervisor. The kernel kills them when their parent dies.
 """
 
 from __future__ import annotations
@@ -23,74 +23,79 @@ from typing import IO
 
 from thespis.core.system.reaper import kill_marked
 from thespis.core.system.threads import THREADS
-from thespis.core.watch import Doing
+from thespis.core.watchdog import EnvPhase
 from thespis.runtime.control import Control
 
 _PR_SET_PDEATHSIG = 1
 _STEP, _MAKE, _CLOSE = 1, 2, 3
-_STATUS = struct.Struct("<diiqq")  # since when, doing what (0: nothing), env + 1 (0: not known), episode, step
-_PLACE = struct.Struct("<iqq")  # the last three of them
+_STATUS = struct.Struct("<diiqq")  # start time, phase (0: none), env + 1 (0: unknown), episode, step
+_LOCATION = struct.Struct("<iqq")  # env + 1, episode, step
 ARENA_BYTES = 4 << 30
 ENVIRONMENT = {
     **THREADS,
-    # Batches and activations come and go with every update. Given back to the system each time, their memory is
-    # cleared and mapped anew each time, which costs a third of a small learner's update.
+    # Every update allocates and frees batches and activations. Returning that memory to the system each time costs a
+    # third of a small learner's update, because the kernel clears and maps it again.
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
 }
-"""What every process of a run is given, unless the user has set it."""
+"""Environment variables of every process of a run, unless the user sets them."""
 RUN_MARK = "THESPIS_RUN"
-"""Environment variable that names the run. All that a process of the run starts inherits it."""
+"""Environment variable that identifies the run. All descendants of a process of the run inherit it."""
 _PROCESS_MARK = "THESPIS_PROCESS"
-"""The same for one process of the run, each time it is started."""
+"""Environment variable that identifies one incarnation of a process of the run."""
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent goes; leave at once if it has gone already."""
+    """Request SIGKILL from the kernel when the parent dies; exit at once if it is already dead."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 class Status:
-    """A page of shared memory in which a process says which environment it is at, doing what, and since when."""
+    """A shared page with the environment call that a process is in: environment, phase and start time."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, mmap.PAGESIZE)
         page = memoryview(self._page)
-        self._since, self._working = page[:8].cast("d"), page[8:12].cast("i")
+        self._since, self._phase = page[:8].cast("d"), page[8:12].cast("i")
 
     def begin(self, now: float) -> None:
-        self._since[0], self._working[0] = now, _STEP
+        """Record the start of an environment step."""
+        self._since[0], self._phase[0] = now, _STEP
 
-    def handle(self, doing: Doing, env: int) -> None:
+    def handle(self, phase: EnvPhase, env: int) -> None:
+        """Record the start of creating or closing an environment."""
         self.locate(env, 0, 0)
-        self._since[0], self._working[0] = time.monotonic(), _MAKE if doing == "make" else _CLOSE
+        self._since[0], self._phase[0] = time.monotonic(), _MAKE if phase == "make" else _CLOSE
 
     def end(self) -> None:
-        self._working[0] = 0
+        """Record that no environment call is running."""
+        self._phase[0] = 0
 
     def locate(self, env: int, episode: int, step: int) -> None:
-        _PLACE.pack_into(self._page, 12, env + 1, episode, step)
+        """Record the environment, its episode and its step."""
+        _LOCATION.pack_into(self._page, 12, env + 1, episode, step)
 
     def stuck(self, limit: float) -> str | None:
-        """Where the process is, if one environment has kept it for longer than `limit` seconds."""
-        since, working, *_ = self._read()
-        if not working or time.monotonic() - since < limit:
+        """Describe the running environment call if it has taken longer than `limit` seconds."""
+        since, phase, *_ = self._read()
+        if not phase or time.monotonic() - since < limit:
             return None
-        return f"{self.place} did not return within {limit:g} s"
+        return f"{self.location} did not return within {limit:g} s"
 
     @property
-    def place(self) -> str | None:
-        """The environment that the process is in, and where there; None if in none."""
-        _, working, env, episode, step = self._read()
+    def location(self) -> str | None:
+        """The running environment call, or None."""
+        _, phase, env, episode, step = self._read()
         one = f"env {env - 1}" if env else "one of its environments"
-        if working == _STEP:
+        if phase == _STEP:
             return f"{one}, episode {episode}, step {step}:" if env else f"{one}:"
-        return {_MAKE: f"{one}: __init__", _CLOSE: f"{one}: close"}.get(working)
+        return {_MAKE: f"{one}: __init__", _CLOSE: f"{one}: close"}.get(phase)
 
     @property
     def closing(self) -> bool:
+        """Whether an environment is being closed."""
         return self._read()[1] == _CLOSE
 
     def _read(self) -> tuple[float, int, int, int, int]:
@@ -98,9 +103,9 @@ class Status:
 
 
 def peak_memory_mb() -> float:
-    """The most memory this process has had: the peak is what must fit.
+    """Return the peak memory use of this process.
 
-    Not `getrusage`: its peak begins with that of the process which started this one.
+    `getrusage` is no alternative: its peak includes the parent's at the time of the start.
     """
     with open("/proc/self/status") as file:
         return next((int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM")), 0.0)
@@ -108,7 +113,7 @@ def peak_memory_mb() -> float:
 
 @dataclass(slots=True)
 class Child:
-    """A running child process, as its supervisor sees it."""
+    """A running child process."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -117,43 +122,43 @@ class Child:
     arena: int
     status: Status
     mark: str
-    """In its environment and in that of all it starts."""
+    """Variable in the environment of the child and of all its descendants."""
     stopped_since: float | None = None
-    """Since when it was seen stopped by a signal."""
+    """Time at which the child was found stopped by a signal."""
     up: bool = False
-    """It has built its roles and reported: from now on it can be asked."""
+    """The process has built its roles and accepts commands."""
     failure: tuple[str, str, bool] | None = None
-    """What went wrong: who and what in a line, the traceback, and whether the user can mend it."""
+    """An error of the process: one line, the traceback, and whether the user can fix it."""
 
     @property
     def ending(self) -> str:
-        """How it ended, for a child that said nothing itself."""
-        code, place = self.process.returncode, self.status.place
-        # Who is killed from outside may be anywhere; who crashes does so there.
-        outside = code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
-        within = f" in {place.rstrip(':')}" if place is not None and not outside else ""
+        """How the child ended, for a child that reported no error."""
+        code, location = self.process.returncode, self.status.location
+        # A crash happens in the running environment call; a kill from killed is unrelated to it.
+        killed = code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+        within = f" in {location.rstrip(':')}" if location is not None and not killed else ""
         if code is not None and code < 0:
             return f"was killed by {signal.Signals(-code).name}{within}"
         return f"ended with exit code {code}{within}"
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal such as SIGSTOP has stopped it. A debugger's stop is another state, and its own affair."""
+        """Whether a signal such as SIGSTOP has stopped the child. A process stopped by a debugger has another state."""
         with suppress(OSError), open(f"/proc/{self.process.pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] == "T"
         return False
 
     def kill(self) -> None:
-        """End it and what it started in its process group, which it leads."""
+        """Kill the child and its process group."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def kill_descendants(self) -> None:
-        """End what it started in process groups of their own, too."""
+        """Kill the child's descendants in other process groups."""
         kill_marked(self.mark)
 
     def release(self) -> None:
-        """Kill the child if it still runs, and give back what it held."""
+        """Kill the child if it still runs, and close its descriptors."""
         self.kill()
         self.process.wait()
         self.control.close()
@@ -162,17 +167,17 @@ class Child:
 
 
 def status_page(name: str) -> int:
-    """Memory for a `Status`, as a descriptor."""
+    """Create the memory of a `Status` and return its descriptor."""
     page = os.memfd_create(f"thespis-{name}-status", os.MFD_CLOEXEC)
     os.ftruncate(page, mmap.PAGESIZE)
     return page
 
 
 def spawn(name: str, log: IO[bytes], run: str, loop: AbstractEventLoop, steps: int, number: int) -> Child:
-    """Start a child that waits on its control socket for what to be. Its output goes to the run's log.
+    """Start a child that waits on its control socket for a start command. Its output goes to the run's log.
 
-    `run` names the run in the child's environment. `steps`: the memory in which steps are counted, and `number` the
-    child's entry in it. OSError: the child cannot be started, and nothing is left of it.
+    `run` identifies the run in the child's environment. `steps`: the shared memory of the step count; `number`: the
+    child's entry in it. Raises OSError if the child cannot be started, and leaves nothing behind.
     """
     mark = uuid.uuid4().hex
     with ExitStack() as undo:

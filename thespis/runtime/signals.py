@@ -1,4 +1,4 @@
-"""The signals that end a run, from its start to its last file."""
+"""Handlers of the signals that end a run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from contextlib import AbstractContextManager, contextmanager
 
 
 def ending_signals() -> list[signal.Signals]:
-    """Signals that save and end a run: Ctrl-C, termination, and the end of the terminal unless `nohup` ignores it."""
+    """Return the signals that save and end a run: SIGINT, SIGTERM, and SIGHUP unless `nohup` ignores it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
 def ignore_ending_signals() -> None:
-    """Ignore the ending signals until the process is gone. Other handlers end while the interpreter shuts down."""
+    """Ignore the ending signals until the process exits. Python removes other handlers at shutdown."""
     for number in ending_signals():
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def kept_handlers() -> Iterator[list[signal.Signals]]:
-    """The ending signals whose handlers this thread may set. Whoever sets them meanwhile, the old ones come back."""
+    """Yield the ending signals whose handlers this thread may set; restore the old handlers afterwards."""
     main = threading.current_thread() is threading.main_thread()
     old = {number: signal.getsignal(number) for number in ending_signals()} if main else {}
     try:
@@ -34,10 +34,10 @@ def kept_handlers() -> Iterator[list[signal.Signals]]:
 
 @contextmanager
 def handled(handle: Callable[[int], None]) -> Iterator[None]:
-    """Call `handle(number)` on an ending signal, if this is the main thread. The old handlers come back afterwards.
+    """Call `handle(number)` on an ending signal, if this is the main thread; restore the old handlers afterwards.
 
-    Handlers nest without a gap. An event loop's `add_signal_handler` leaves the default action behind when the loop
-    closes, and SIGTERM then kills a driver that has files to finish.
+    Handlers nest without a gap. An event loop's `add_signal_handler` would restore the default action when the loop
+    closes, and SIGTERM would then kill a driver that still writes files.
     """
     with kept_handlers() as numbers:
         for number in numbers:
@@ -46,7 +46,7 @@ def handled(handle: Callable[[int], None]) -> Iterator[None]:
 
 
 def stop_on_signal(stop: Callable[[], None]) -> AbstractContextManager[None]:
-    """Turn the ending signals into an orderly stop; a second SIGINT interrupts as usual."""
+    """Call `stop` on an ending signal; a second SIGINT raises KeyboardInterrupt as usual."""
 
     def handle(number: int) -> None:
         if number == signal.SIGINT:
@@ -59,8 +59,8 @@ def stop_on_signal(stop: Callable[[], None]) -> AbstractContextManager[None]:
 def interrupt_unless(over: Callable[[], bool]) -> AbstractContextManager[None]:
     """Handle the ending signals while no runtime does: before the run and after it.
 
-    Each one interrupts as Ctrl-C does, so that a start that fails cleans up. Once the run is `over`, the first one is
-    dropped: the process is about to end with the result that the run has reached.
+    Each signal raises KeyboardInterrupt, so that a failed start cleans up. Once the run is `over`, the first signal is
+    ignored: the process is about to exit with the result of the run.
     """
     dropped = False
 

@@ -1,12 +1,13 @@
-"""The simulation: every role on one event loop with virtual time, in one process. One seed, one result, to the bit.
+"""The simulation: all roles on one event loop with virtual time, in one process. A seed determines every bit.
 
-Environments and gradients are real; only time is made up. A checkpoint is a cut: all roles are rebuilt from what was
-saved, in the run that goes on just as in one that is resumed later, which is why the two cannot differ.
+Environments and gradients are real; only time is virtual. At a checkpoint all roles are rebuilt from the saved state,
+both in a run that continues and in a resumed one. Therefore the two cannot differ.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import traceback
 from collections.abc import Callable
@@ -17,62 +18,68 @@ import numpy as np
 
 from thespis.core.context import Identity
 from thespis.core.errors import ThespisError
-from thespis.core.program import Program, RoleSpec, shared
-from thespis.core.service import describe
+from thespis.core.program import Program, RoleSpec, restart_limit
+from thespis.core.service import description_of
 from thespis.core.step_count import StepCount
 from thespis.runs.checkpoints import save_role
-from thespis.runs.stalls import who_waits
-from thespis.runtime.costs import CostModel, message_bytes
+from thespis.runs.stall_detector import who_waits
+from thespis.runtime.cost_model import CostModel
 from thespis.runtime.endpoint import build, snapshot
+from thespis.runtime.env_watchdog import EnvHang, EnvWatchdog
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
 from thespis.runtime.signals import stop_on_signal
-from thespis.runtime.virtual import Cores, Deadlock, Life, SimulatedContext, VirtualLoop
-from thespis.transport.calls import Call
+from thespis.runtime.simulated_network import SimulatedNetwork
+from thespis.runtime.virtual_time import Cores, Deadlock, RoleIncarnation, SimulatedContext, VirtualLoop
+from thespis.transport.calls import RemoteCall
 
 _FLUSH_SECONDS = 0.05
 _CLOSE_FLUSH_SECONDS = 0.002
-"""For a part of a run: what it takes beyond its end is steps that it was not given."""
+"""Flush interval of a partial run. It overshoots its step limit by the steps of one interval."""
+_FLUSHES_PER_SAVE = 10
+"""Flushes between two checkpoints of `--save-every`. A checkpoint is late by the steps of one flush."""
 _RESTART_SECONDS = 0.5
 _RETRY_SECONDS = 1.0
-"""How long a caller waits for a reply that was lost before it asks again."""
+"""How long a caller waits for a lost reply before it repeats the call."""
 
 Key = tuple[str, int]
 
 
 class Simulation:
-    """Performs a program on virtual time."""
+    """Runs a program on virtual time."""
 
     def __init__(self, program: Program, session: Session, costs: CostModel, faults: list[Fault]) -> None:
         self._program, self._session, self._costs, self._faults = program, session, costs, faults
-        self._homes = {spec.key: spec.process for spec in program.roles}
+        self._processes = {spec.key: spec.process for spec in program.roles}
         self._retained = program.retained
-        self._lives: dict[Key, Life] = {}
-        self._back: dict[Key, asyncio.Event] = {}
+        self._incarnations: dict[Key, RoleIncarnation] = {}
+        self._up: dict[Key, asyncio.Event] = {}
         self._restarts: dict[str, int] = {}
-        self._arrivals: dict[tuple[Key, str], float] = {}
-        self._last_calls: dict[tuple[Key, Key, str], tuple[Call, str]] = {}
-        self._strikes: list[Fault] = []
+        self._last_calls: dict[tuple[Key, Key, str], tuple[RemoteCall, str]] = {}
         self._rng = np.random.default_rng()
         self._flush_every = _CLOSE_FLUSH_SECONDS if session.partial else _FLUSH_SECONDS
         self._next_flush = 0.0
-        self._cut = False
-        self._turning = False
-        self._judging: asyncio.Task[None] | None = None
-        self._born = time.monotonic()
+        every = session.cfg.save_every
+        self._flush_steps = math.inf if every is None else max(1, every // _FLUSHES_PER_SAVE)
+        self._save_now = False
+        self._running = False
+        self._evaluation: asyncio.Task[None] | None = None
+        self._watchdog = EnvWatchdog(session.cfg.env_timeout, self._give_up)
+        self._created = time.monotonic()
         self._first_step: float | None = None
 
     def run(self, restore: Path | None) -> dict[str, Any]:
+        """Run the program, from a checkpoint if given; return the summary."""
         self._use_one_thread()
-        with stop_on_signal(self.interrupt):
+        with stop_on_signal(self.interrupt), self._watchdog:
             now = self._session.clock
             while self._session.stop_reason is None:
                 now, restore = self._segment(now, restore)
-        startup = None if self._first_step is None else self._first_step - self._born
+        startup = None if self._first_step is None else self._first_step - self._created
         return self._session.finish(now, startup)
 
     def _use_one_thread(self) -> None:
-        """How a sum is split over threads changes its last bits. A learner that is built may have asked for more."""
+        """Use one torch thread: the split of a sum over threads changes its last bits. A built learner may raise it."""
         import torch
 
         torch.set_num_threads(1)
@@ -81,36 +88,38 @@ class Simulation:
 
     def _segment(self, start: float, restore: Path | None) -> tuple[float, Path | None]:
         loop = VirtualLoop(start, self._on_time, self._before_leap)
-        self._loop, self._cut, self._next_flush = loop, False, start + self._flush_every
+        self._loop, self._save_now, self._next_flush = loop, False, start + self._flush_every
         self._rng = np.random.default_rng([self._session.cfg.seed, self._session.generation])
         self._restarts = dict.fromkeys(self._program.processes, 0)
         self._cores = Cores(self._costs.cores)
         left = self._session.steps_left
-        self._session.steps = None if left is None else StepCount.alone(left)
-        self._arrivals.clear()
+        self._steps = StepCount.single_process(left)
+        self._session.steps = None if left is None else self._steps
+        self._flushed_steps = 0
         self._last_calls.clear()
-        self._back = {spec.key: asyncio.Event() for spec in self._program.roles}
-        self._strikes = [fault for fault in self._faults if fault.kind in ("lose", "delay") and fault.at >= start]
+        self._up = {spec.key: asyncio.Event() for spec in self._program.roles}
+        faults = [fault for fault in self._faults if fault.at >= start]
+        self._network = SimulatedNetwork(loop, self._costs, self._cores, self._rng, faults)
         try:
             try:
                 self._session.topology({})
             except OSError as error:
                 self._session.topology_failed(error)
-            for home in self._program.processes:
-                # Only the first time: neither a cut nor a resumed run may cost time that the other does not.
+            for process in self._program.processes:
+                # Only in a new run: after a checkpoint, a continued and a resumed run must take the same time.
                 delay = self._costs.start_seconds(self._rng) if restore is None else 0.0
                 if delay:
-                    loop.call_later(delay, self._build, home, None)
+                    loop.call_later(delay, self._build, process, None)
                 elif self._session.stop_reason is None:
-                    self._build(home, restore)
-            for fault in self._faults:
-                if fault.kind == "kill" and fault.at >= start:
+                    self._build(process, restore)
+            for fault in faults:
+                if fault.kind == "kill":
                     loop.call_at(fault.at, self._kill, fault)
             saved: Path | None = None
             while self._session.stop_reason is None and saved is None:
-                self._turn(loop)
-                if self._cut:
-                    self._cut = False
+                self._run_loop(loop)
+                if self._save_now:
+                    self._save_now = False
                     saved = self._save()
             if saved is None:
                 self._wind_down(loop)
@@ -121,37 +130,37 @@ class Simulation:
             self._close(loop)
         return loop.time(), saved
 
-    def _turn(self, loop: VirtualLoop) -> None:
-        """Run until something calls for the driver: a stop, a cut, an error, a deadlock."""
-        self._turning = True
+    def _run_loop(self, loop: VirtualLoop) -> None:
+        """Run the event loop until a stop, a checkpoint, an error or a deadlock."""
+        self._running = True
         try:
             loop.run_forever()
         except Deadlock:
             self._flush()
             if self._session.spent:
-                self._session.end("total_steps")  # what they wait for would take more steps
+                self._session.end("total_steps")  # the roles wait for steps beyond the limit
             self._session.end("deadlock", f"nothing can run; {who_waits(self._session.monitor)}")
         finally:
-            self._turning = False
+            self._running = False
 
     def _on_time(self, now: float) -> None:
-        if now >= self._next_flush:
+        if now >= self._next_flush or self._steps.of(0) - self._flushed_steps >= self._flush_steps:
             self._next_flush = now + self._flush_every
             self._flush()
             self._session.tick(now)
             stalled = self._session.stalled(now)
             if stalled is not None:
                 self._session.end("stalled", stalled)
-            # With a checkpoint of its own, after the last of all.
+            # The end of the run saves its own checkpoint.
             ending = self._session.stop_reason is not None or self._session.spent
             if not ending and not self._absent() and self._session.save_due(now):
-                self._cut = True
-        if self._turning and (self._cut or self._session.stop_reason is not None):
+                self._save_now = True
+        if self._running and (self._save_now or self._session.stop_reason is not None):
             self._loop.stop()
 
     def _before_leap(self) -> bool:
-        """Whether to stay: what has been done by now may be all there was to do."""
-        if not self._turning:
+        """Return whether to stop before a long sleep, because the run has reached its end."""
+        if not self._running:
             return False
         self._flush()
         if self._session.stop_reason is not None:
@@ -159,216 +168,198 @@ class Simulation:
         return self._session.stop_reason is not None
 
     def _flush(self) -> None:
-        self._session.stepping = {key: life.ctx.stepping for key, life in self._lives.items()}
-        for life in self._lives.values():
-            report = life.ctx.take_report()
+        self._flushed_steps = self._steps.of(0)
+        self._session.stepping = {key: incarnation.ctx.stepping for key, incarnation in self._incarnations.items()}
+        for incarnation in self._incarnations.values():
+            report = incarnation.ctx.take_report()
             if self._first_step is None and report.counters.get("env_steps"):
                 self._first_step = time.monotonic()
             self._session.receive(report, self._loop.time())
 
     def interrupt(self) -> None:
-        """End in order, from a signal handler or from another thread."""
+        """End the run with a checkpoint, from a signal handler or from another thread."""
         self._session.end("interrupted")
-        for life in list(self._lives.values()):
-            life.ctx.interrupt()
-        if self._judging is not None:
-            self._judging.cancel()
+        self._watchdog.hurry()
+        for incarnation in list(self._incarnations.values()):
+            incarnation.ctx.interrupt()
+        if self._evaluation is not None:
+            self._evaluation.cancel()
 
     def abandon(self) -> None:
-        """All roles live in the run's own thread, which nobody can kill; an interrupt is all there is."""
+        """Do nothing: all roles run in the driver's thread, which cannot be killed."""
+
+    def _give_up(self, what: str) -> None:
+        """Write the summary of a run whose thread hangs."""
+        self._session.end("error", what)
+        self._flush()
+        self._session.finish(self._loop.time(), None)
+        self._session.screen.close()
 
     # -- roles ------------------------------------------------------------------------------------
 
-    def _build(self, home: str, restore: Path | None) -> None:
-        for spec in self._program.processes[home]:
+    def _build(self, process: str, restore: Path | None) -> None:
+        for spec in self._program.processes[process]:
             slow = next((f.by for f in self._faults if f.kind == "slow" and (f.role, f.index) == spec.key), 1.0)
             identity = Identity(
                 role=spec.role,
                 index=spec.index,
                 run_seed=self._session.cfg.seed,
                 generation=self._session.generation,
-                restarts=self._restarts[home],
+                restarts=self._restarts[process],
                 epoch=self._session.epoch(spec),
-                incarnation=(self._session.generation << 16) + self._restarts[home],
+                incarnation=(self._session.generation << 16) + self._restarts[process],
             )
-            ctx = SimulatedContext(identity, self._loop, self._costs, self._cores, self._rng, home, spec.thread, slow)
-            ctx.steps = self._session.steps
+            ctx = SimulatedContext(
+                identity, self._loop, self._costs, self._cores, self._rng, process, spec.thread, slow, self._watchdog
+            )
+            ctx.steps = self._steps
+            self._watchdog.who = f"{spec}: "
             try:
                 role, endpoint = build(spec, ctx, self._deliver, restore)
-            except Exception as error:
+            except (Exception, EnvHang) as error:
                 self._fail_to_build(spec, error)
                 return
-            life = self._lives[spec.key] = Life(spec, ctx, role, endpoint)
-            self._back[spec.key].set()
+            incarnation = self._incarnations[spec.key] = RoleIncarnation(spec, ctx, role, endpoint)
+            self._up[spec.key].set()
             self._use_one_thread()
             if hasattr(role, "run"):
-                life.task = self._loop.create_task(self._work(life))
+                incarnation.task = self._loop.create_task(self._work(incarnation))
 
-    def _fail_to_build(self, spec: RoleSpec, error: Exception) -> None:
-        if isinstance(error, ThespisError):
-            self._session.end("error", str(error), blame_user=True)
+    def _fail_to_build(self, spec: RoleSpec, error: Exception | EnvHang) -> None:
+        if isinstance(error, ThespisError | EnvHang):
+            self._session.end("error", str(error), blame_user=isinstance(error, ThespisError))
         else:
             self._session.end("error", f"{spec}: {type(error).__name__}: {error}\n\n{traceback.format_exc().rstrip()}")
 
-    async def _work(self, life: Life) -> None:
+    async def _work(self, incarnation: RoleIncarnation) -> None:
         try:
-            await life.role.run()
-        except Exception as error:
-            self._fail_with(life.spec, error)
+            await incarnation.role.run()
+        except (Exception, EnvHang) as error:
+            self._fail_with(incarnation.spec, error)
 
-    def _fail_with(self, spec: RoleSpec, error: Exception) -> None:
-        if isinstance(error, ThespisError):  # another life would end in the same way
-            self._session.end("error", str(error), blame_user=True)
+    def _fail_with(self, spec: RoleSpec, error: Exception | EnvHang) -> None:
+        if isinstance(error, ThespisError | EnvHang):  # a restart would fail in the same way
+            self._session.end("error", str(error), blame_user=isinstance(error, ThespisError))
             self._loop.stop()
             return
         self._fail(spec, f"{spec}: {type(error).__name__}: {error}", traceback.format_exc())
 
     def _kill(self, fault: Fault) -> None:
         spec = self._program.find(fault.role, fault.index)
-        if spec is not None and spec.key in self._lives:
+        if spec is not None and spec.key in self._incarnations:
             self._fail(spec, f"{spec} was killed", "")
 
     def _fail(self, spec: RoleSpec, what: str, trace: str) -> None:
-        """A role is gone, and all that shared its process with it; bring them back or end the run."""
-        if spec.key not in self._lives:
-            return  # it went down with another role of its process
-        specs, home = self._program.processes[spec.process], spec.process
+        """Handle the loss of a role and of its process: restart the process or end the run."""
+        if spec.key not in self._incarnations:
+            return  # lost with another role of its process
+        specs, process = self._program.processes[spec.process], spec.process
         for other in specs:
-            self._bury(other.key)
-        if self._restarts[home] >= shared(specs):
+            self._remove(other.key)
+        if self._restarts[process] >= restart_limit(specs):
             self._session.end("error", what + (f"\n\n{trace.rstrip()}" if trace else ""))
             self._loop.stop()
             return
-        self._restarts[home] += 1
+        self._restarts[process] += 1
         for other in specs:
             self._session.restarted(other)
         delay = _RESTART_SECONDS + self._costs.start_seconds(self._rng)
         self._session.log(f"{what}; restarting in {delay:g} s")
-        self._loop.call_later(delay, self._revive, home)
+        self._loop.call_later(delay, self._restart, process)
 
-    def _revive(self, home: str) -> None:
+    def _restart(self, process: str) -> None:
         restore = self._session.find_checkpoint().path
-        for spec in self._program.processes[home]:
+        for spec in self._program.processes[process]:
             self._session.reverted(spec, restore)
-        self._build(home, restore)
+        self._build(process, restore)
         for call, edge in list(self._last_calls.values()):
-            if self._homes[call.service] == home:
+            if self._processes[call.service] == process:
                 self._deliver(call, edge, lambda _: None)
 
-    def _bury(self, key: Key) -> None:
-        life = self._lives.pop(key)
-        self._session.receive(life.ctx.take_report(), self._loop.time())
-        self._back[key].clear()
-        me = (*key, life.ctx.identity.incarnation)
-        for other in self._lives.values():
-            other.endpoint.lost(me)
+    def _remove(self, key: Key) -> None:
+        incarnation = self._incarnations.pop(key)
+        self._session.receive(incarnation.ctx.take_report(), self._loop.time())
+        self._up[key].clear()
+        lost = (*key, incarnation.ctx.identity.incarnation)
+        for other in self._incarnations.values():
+            other.endpoint.lost(lost)
             for attempt, caller in other.attempts.items():
-                if caller == me:
+                if caller == lost:
                     attempt.cancel()
-        for attempt in life.attempts:
+        for attempt in incarnation.attempts:
             attempt.cancel()
-        life.endpoint.close()
-        if life.task is not None and life.task is not asyncio.current_task(self._loop):
-            life.task.cancel()
+        incarnation.endpoint.close()
+        if incarnation.task is not None and incarnation.task is not asyncio.current_task(self._loop):
+            incarnation.task.cancel()
 
     # -- edges ------------------------------------------------------------------------------------
 
-    def _deliver(self, call: Call, edge: str, answered: Callable[[int], None]) -> asyncio.Future[Any]:
-        return self._loop.create_task(self._insist(call, edge, answered))
+    def _deliver(self, call: RemoteCall, edge: str, answered: Callable[[int], None]) -> asyncio.Future[Any]:
+        return self._loop.create_task(self._call_until_answered(call, edge, answered))
 
-    async def _insist(self, call: Call, edge: str, answered: Callable[[int], None]) -> Any:
-        """Deliver until answered: again when the service died, or when the reply was lost."""
-        patience = _RETRY_SECONDS if any(fault.kind == "lose" for fault in self._faults) else None
+    async def _call_until_answered(self, call: RemoteCall, edge: str, answered: Callable[[int], None]) -> Any:
+        """Deliver a call until it is answered: repeat it when the service died or the reply was lost."""
+        timeout = _RETRY_SECONDS if any(fault.kind == "lose" for fault in self._faults) else None
         while True:
-            await self._back[call.service].wait()
-            me = self._lives.get(call.caller[:2])
-            if me is None or me.ctx.identity.incarnation != call.caller[2]:
-                # A call that a role made ahead outlives it; nobody waits for the answer.
+            await self._up[call.service].wait()
+            caller = self._incarnations.get(call.caller[:2])
+            if caller is None or caller.ctx.identity.incarnation != call.caller[2]:
+                # The caller died; no role waits for the reply.
                 raise asyncio.CancelledError
-            attempts = self._lives[call.service].attempts
+            attempts = self._incarnations[call.service].attempts
             attempt = self._loop.create_task(self._attempt(call, edge))
             attempts[attempt] = call.caller
             try:
-                await asyncio.wait({attempt}, timeout=patience)
+                await asyncio.wait({attempt}, timeout=timeout)
             finally:
                 attempts.pop(attempt, None)
                 if not attempt.done():
                     attempt.cancel()
             if attempt.done() and not attempt.cancelled():
-                answer, nbytes = attempt.result()
+                reply, nbytes = attempt.result()
                 answered(nbytes)
                 if (call.service, call.method) in self._retained:
                     self._last_calls[call.caller[:2], call.service, edge] = (call, edge)
-                return answer
+                return reply
 
-    async def _attempt(self, call: Call, edge: str) -> tuple[Any, int]:
-        there = message_bytes(call.args)
-        near, far = self._homes[call.caller[:2]], self._homes[call.service]
-        cpu = self._costs.end_seconds(edge)  # within a process too, which must have a core to turn to anything
-        await self._handle(near, cpu)
-        await self._travel((call.caller[:2], edge), edge, there)
-        await self._handle(far, cpu)
-        answer = await self._serve(call)
-        await self._strike(edge)
-        back = message_bytes(answer)
-        await self._handle(far, cpu)
-        await asyncio.sleep(self._costs.edge_seconds(edge, back, self._rng))
-        await self._handle(near, cpu)
-        return answer, (there + back) * (near != far)
+    async def _attempt(self, call: RemoteCall, edge: str) -> tuple[Any, int]:
+        caller, service = self._processes[call.caller[:2]], self._processes[call.service]
+        request_bytes = await self._network.request(call, edge, caller, service)
+        reply = await self._serve(call)
+        reply_bytes = await self._network.reply(reply, edge, caller, service)
+        return reply, (request_bytes + reply_bytes) * (caller != service)
 
-    async def _serve(self, call: Call) -> Any:
-        """The service's answer; its error is its own, not its caller's."""
-        life = self._lives[call.service]
+    async def _serve(self, call: RemoteCall) -> Any:
+        """Call the service. An error fails the service, not its caller."""
+        incarnation = self._incarnations[call.service]
         try:
-            return await life.endpoint.answer(call)
+            return await incarnation.endpoint.answer(call)
         except Exception as error:
-            self._fail_with(life.spec, error)
+            self._fail_with(incarnation.spec, error)
             raise asyncio.CancelledError from None
-
-    async def _handle(self, process: str, seconds: float) -> None:
-        """What a message takes of a process at one of its ends."""
-        if seconds:
-            await self._cores.work(process, seconds)
-
-    async def _travel(self, lane: tuple[Key, str], edge: str, nbytes: int) -> None:
-        # Messages of one caller on one edge do not overtake each other, as on a socket.
-        now = self._loop.time()
-        arrival = max(now + self._costs.edge_seconds(edge, nbytes, self._rng), self._arrivals.get(lane, 0.0))
-        self._arrivals[lane] = arrival
-        await asyncio.sleep(arrival - now)
-
-    async def _strike(self, edge: str) -> None:
-        for fault in self._strikes:
-            if fault.edge == edge and self._loop.time() >= fault.at:
-                self._strikes.remove(fault)
-                if fault.kind == "delay":
-                    await asyncio.sleep(fault.by)
-                else:
-                    await self._loop.create_future()
-                return
 
     # -- saving and ending ------------------------------------------------------------------------
 
     def _absent(self) -> list[str]:
-        """Processes with a state that are down now."""
-        down = [spec for spec in self._program.roles if hasattr(spec.kind, "state") and spec.key not in self._lives]
-        return list(dict.fromkeys(spec.process for spec in down))
+        """Return the processes with state that are down."""
+        down = [spec for spec in self._program.roles if spec.key not in self._incarnations]
+        return list(dict.fromkeys(spec.process for spec in down if hasattr(spec.kind, "state")))
 
     def _save(self) -> Path | None:
-        # The open interval of the metrics is not saved, so it ends here, in every run alike.
+        # The current metrics interval is not saved, so it ends here in every run.
         self._flush()
         self._session.row(self._loop.time())
 
         def write(staging: Path) -> None:
-            for (name, index), life in self._lives.items():
-                if hasattr(life.role, "state"):
-                    save_role(staging, name, index, *snapshot(life.role, life.endpoint))
+            for (name, index), incarnation in self._incarnations.items():
+                if hasattr(incarnation.role, "state"):
+                    save_role(staging, name, index, *snapshot(incarnation.role, incarnation.endpoint))
 
         return self._session.save(write, self._loop.time(), self._absent())
 
     def _halt(self, loop: VirtualLoop) -> None:
-        """Stop the workers where they wait; the services stay up."""
-        tasks = [life.task for life in self._lives.values() if life.task is not None]
+        """Cancel the workers; the services stay up."""
+        tasks = [incarnation.task for incarnation in self._incarnations.values() if incarnation.task is not None]
         for task in tasks:
             task.cancel()
         loop.finish(tasks)
@@ -379,23 +370,29 @@ class Simulation:
         if session.monitor.env_steps and self._save() is None:
             session.end_unsaved()
         if session.stop_reason in ("total_steps", "total_seconds", "return_reached", "callback"):
-            for life in list(self._lives.values()):
-                if describe(type(life.role)).evaluates:
-                    self._judge(loop, life)
+            for incarnation in list(self._incarnations.values()):
+                if description_of(type(incarnation.role)).evaluates:
+                    self._evaluate(loop, incarnation)
         self._flush()
 
-    def _judge(self, loop: VirtualLoop, life: Life) -> None:
-        self._judging = loop.create_task(life.role.evaluate())
+    def _evaluate(self, loop: VirtualLoop, incarnation: RoleIncarnation) -> None:
+        self._evaluation = loop.create_task(incarnation.role.evaluate())
         try:
-            loop.run_until_complete(self._judging)
-        except (Exception, asyncio.CancelledError) as error:
+            loop.run_until_complete(self._evaluation)
+        except (Exception, asyncio.CancelledError, EnvHang) as error:
             self._session.log(f"final evaluation failed: {type(error).__name__}: {error}")
 
     def _close(self, loop: VirtualLoop) -> None:
-        for life in self._lives.values():
-            if hasattr(life.role, "close"):
-                loop.finish([loop.create_task(life.role.close())])
-        self._lives.clear()
+        if self._session.stop_reason is not None:
+            self._watchdog.hurry()
+        for incarnation in self._incarnations.values():
+            if hasattr(incarnation.role, "close"):
+                self._watchdog.who = f"{incarnation.spec}: "
+                closing = loop.create_task(incarnation.role.close())
+                loop.finish([closing])
+                if not closing.cancelled() and isinstance(hang := closing.exception(), EnvHang):
+                    self._session.log(str(hang))
+        self._incarnations.clear()
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()

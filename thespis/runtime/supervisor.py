@@ -1,7 +1,7 @@
-"""Starts a program's processes, watches them, starts them again, asks for checkpoints, and ends the run.
+"""Starts, watches and restarts the processes of a program, saves checkpoints, and ends the run.
 
-The half of a supervisor that does not depend on where processes live. A runtime says how one is started and killed,
-how it is asked something, and calls `_on_message` and `_on_gone` with what becomes of it.
+This base class does not depend on where processes run. A runtime implements starting, killing and sending commands, and
+calls `_on_message` and `_on_ended`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, NoReturn
 
 from thespis.core.context import Report
 from thespis.core.errors import ThespisError
-from thespis.core.program import Program, shared
-from thespis.core.service import describe
+from thespis.core.program import Program, restart_limit
+from thespis.core.service import description_of
 from thespis.runtime.capacity import explain
 from thespis.runtime.checkpointing import SAVE_SECONDS, Checkpointer
-from thespis.runtime.host import Start
-from thespis.runtime.layout import Layout
-from thespis.runtime.member import Member
+from thespis.runtime.managed_process import ManagedProcess
+from thespis.runtime.process_layout import ProcessLayout
+from thespis.runtime.role_process import StartCommand
 from thespis.runtime.session import Session
 from thespis.runtime.signals import handled
 
@@ -32,29 +32,29 @@ _TICK_SECONDS = 0.1
 _BACK_OFF = (0.5, 1.0, 2.0, 4.0, 8.0)
 _HALT_SECONDS, _EXIT_SECONDS = 3.0, 2.0
 _HASTY_SAVE_SECONDS = 4.0
-"""How long processes may take to save when somebody has pressed Ctrl-C."""
+"""Time limit for saving after Ctrl-C or an error."""
 _EVALUATE_SECONDS = 120.0
 _LATE_SECONDS = 60.0
-"""How long the end of a run waits for processes that are just starting."""
-_ASLEEP_SECONDS = 5.0
-"""A gap this long between two ticks means that the supervisor itself was stopped."""
+"""How long the end of a run waits for processes that are still starting."""
+_STOPPED_SECONDS = 5.0
+"""A gap of this length between two ticks means that the supervisor itself was stopped."""
 
 
 class Supervisor:
-    """Performs a program and returns when nothing of it is left."""
+    """Runs a program and returns when all its processes have ended."""
 
     def __init__(self, program: Program, session: Session) -> None:
         self._program, self._session = program, session
-        self._layout = Layout(program, session)
-        self._checkpointer = Checkpointer(session, self._layout, self._ask, self._up, self._now)
+        self._layout = ProcessLayout(program, session)
+        self._checkpointer = Checkpointer(session, self._layout, self._send_command, self._up, self._now)
         self._needed: set[str] = set()
-        """Processes without which the final evaluation that is under way cannot end."""
+        """Processes that the running final evaluation depends on."""
         self._restarts: dict[str, int] = dict.fromkeys(program.processes, 0)
         self._files = ThreadPoolExecutor(1, "files")
         """Writes small files with fsync, in order, and never waits for a checkpoint."""
         self._background: set[asyncio.Task[None]] = set()
-        self._judging: asyncio.Task[None] | None = None
-        self._born = self._ticked = time.monotonic()
+        self._final_evaluation: asyncio.Task[None] | None = None
+        self._created = self._ticked = time.monotonic()
         self._first_step: float | None = None
         self._interrupts = 0
         self._stopping = False
@@ -63,43 +63,44 @@ class Supervisor:
     # -- what a runtime provides ------------------------------------------------------------------
 
     @property
-    def _members(self) -> Mapping[str, Member]:
-        """The processes that are there, by name."""
+    def _processes(self) -> Mapping[str, ManagedProcess]:
+        """The running processes, by name."""
         raise NotImplementedError
 
-    def _start(self, home: str, plan: Start) -> None:
-        """Start a process, tell it what to be, and join it to its neighbours. OSError: it cannot be started."""
+    def _start(self, name: str, plan: StartCommand) -> None:
+        """Start a process and connect it to its neighbours. Raises OSError if it cannot be started."""
         raise NotImplementedError
 
-    async def _ask(self, home: str, kind: str, *args: Any) -> Any:
-        """Have a process do something. RuntimeError: it could not."""
+    async def _send_command(self, name: str, kind: str, *args: Any) -> Any:
+        """Send a command and return its result. Raises RuntimeError if it fails."""
         raise NotImplementedError
 
     def _watch(self) -> None:
-        """Look for processes that hang; called ten times a second."""
+        """Check for processes that hang; called ten times a second."""
 
-    def _settle_steps(self) -> None:
-        """Count the steps that nobody has reported, now that no more are taken: the last checkpoint tells them all."""
+    def _count_unreported_steps(self) -> None:
+        """Count steps that no process reported. Called when no more steps are taken, before the last checkpoint."""
 
-    def _places(self) -> dict[str, Any]:
-        """Where the processes are, for topology.json."""
+    def _locations(self) -> dict[str, Any]:
+        """Return the locations of the processes, for topology.json."""
         raise NotImplementedError
 
     async def _dump_stacks(self) -> None:
-        """Have every process write to the log what it is doing."""
+        """Write the stacks of every process to the log."""
         raise NotImplementedError
 
     def _kill(self) -> None:
-        """Leave nothing."""
+        """Kill all processes and release all resources."""
         raise NotImplementedError
 
-    # -- life -------------------------------------------------------------------------------------
+    # -- the run ----------------------------------------------------------------------------------
 
     def run(self, restore: Path | None) -> dict[str, Any]:
+        """Run the program, from a checkpoint if given; return the summary."""
         return asyncio.run(self._run(restore))
 
     def _now(self) -> float:
-        return self._session.clock + time.monotonic() - self._born
+        return self._session.clock + time.monotonic() - self._created
 
     async def _run(self, restore: Path | None) -> dict[str, Any]:
         self._loop, session = asyncio.get_running_loop(), self._session
@@ -115,45 +116,45 @@ class Supervisor:
                 self._kill()
                 await self._checkpointer.close()
                 await asyncio.to_thread(self._files.shutdown)
-            startup = None if self._first_step is None else self._first_step - self._born
+            startup = None if self._first_step is None else self._first_step - self._created
             return await asyncio.to_thread(session.finish, self._now(), startup)
 
     async def _start_all(self, restore: Path | None) -> None:
         try:
             plans = {}
-            for home in self._program.processes:
-                plans[home] = await self._plan(home, restore)
-            for home, plan in plans.items():
-                self._start(home, plan)
+            for name in self._program.processes:
+                plans[name] = await self._plan(name, restore)
+            for name, plan in plans.items():
+                self._start(name, plan)
                 if restore is not None:
-                    self._session.checkpoints.reserve(home, restore)
+                    self._session.checkpoints.reserve(name, restore)
         except OSError as error:
-            self._session.end("error", f"{home} cannot be started: {explain(error, self._program)}", blame_user=True)
+            self._session.end("error", f"{name} cannot be started: {explain(error, self._program)}", blame_user=True)
         await self._write_topology()
 
-    async def _plan(self, home: str, restore: Path | None) -> Start:
-        """What a process that is about to start has to know. Its epochs are on the disk then."""
-        restarts = self._restarts[home]
+    async def _plan(self, name: str, restore: Path | None) -> StartCommand:
+        """Build the start command of a process. Its epochs are written to disk first."""
+        restarts = self._restarts[name]
         return await asyncio.get_running_loop().run_in_executor(
-            self._files, self._layout.start, home, restarts, restore
+            self._files, self._layout.start, name, restarts, restore
         )
 
     async def _write_topology(self) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._files, self._session.topology, self._places())
+            await asyncio.get_running_loop().run_in_executor(self._files, self._session.topology, self._locations())
         except OSError as error:
             self._session.topology_failed(error)
 
     async def _tick(self) -> None:
         session, now = self._session, self._now()
-        slept, self._ticked = time.monotonic() - self._ticked, time.monotonic()
-        if slept > _ASLEEP_SECONDS:
-            session.came_up(now)  # nobody could be heard meanwhile, so nobody has stalled
+        gap, self._ticked = time.monotonic() - self._ticked, time.monotonic()
+        if gap > _STOPPED_SECONDS:
+            session.came_up(now)  # no reports arrived meanwhile, so this is not a stall
         session.tick(now)
         self._watch()
         self._checkpointer.save_if_due(now)
         up = self._up()
-        stalled = session.stalled(now, [home for home in self._program.processes if home not in up])
+        stalled = session.stalled(now, [name for name in self._program.processes if name not in up])
         if stalled is not None and session.stop_reason is None:
             await self._dump_stacks()
             session.end("stalled", f"{stalled}. The stacks of all processes are in {session.run.log}")
@@ -161,120 +162,120 @@ class Supervisor:
     def _interrupt(self, number: int) -> None:
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:
-            self._leave_at_once()
+            self._exit_now()
         self._session.end("interrupted")
-        if self._judging is not None:
-            self._judging.cancel()
+        if self._final_evaluation is not None:
+            self._final_evaluation.cancel()
 
     def interrupt(self) -> None:
-        """End as Ctrl-C does, from another thread."""
+        """End the run as Ctrl-C does, from another thread."""
         self._interrupts = 1
         self._session.end("interrupted")
-        self._call(lambda: self._judging and self._judging.cancel())
+        self._call(lambda: self._final_evaluation and self._final_evaluation.cancel())
 
     def abandon(self) -> None:
-        """Kill all processes, from another thread: whatever the end of the run waits for then fails at once."""
-        self._call(self._kill_members)
+        """Kill all processes, from another thread. Pending commands then fail at once."""
+        self._call(self._kill_processes)
 
-    def _kill_members(self) -> None:
-        for member in self._members.values():
-            member.kill()
+    def _kill_processes(self) -> None:
+        for process in self._processes.values():
+            process.kill()
 
     def _call(self, function: Callable[[], Any]) -> None:
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: the run has ended
                 self._loop.call_soon_threadsafe(function)
 
-    def _leave_at_once(self) -> NoReturn:
+    def _exit_now(self) -> NoReturn:
         self._session.screen.close()
-        self._kill_members()
+        self._kill_processes()
         os._exit(130)
 
     # -- processes --------------------------------------------------------------------------------
 
-    def _on_message(self, member: Member, message: Any) -> None:
-        """What a process says of itself: reports, or that it failed."""
+    def _on_message(self, process: ManagedProcess, message: Any) -> None:
+        """Handle a message of a process: reports or an error."""
         kind, *rest = message
         if kind == "reports":
-            if not member.up:
-                member.up = True
-                self._session.checkpoints.release(member.name)
+            if not process.up:
+                process.up = True
+                self._session.checkpoints.release(process.name)
                 self._session.came_up(self._now())
             for report in rest[0]:
                 self._on_report(report)
         elif kind == "error":
-            member.failure = tuple(rest)
+            process.failure = tuple(rest)
 
     def _on_report(self, report: Report) -> None:
         if self._first_step is None and report.counters.get("env_steps"):
             self._first_step = time.monotonic()
         self._session.receive(report, self._now())
 
-    def _on_gone(self, member: Member) -> None:
-        """It has ended: start it again if its roles allow, else end the run with the error, told once."""
-        if self._over:
-            if self._judging is not None and member.name in self._needed:
-                self._session.log(f"no final evaluation: {member.name} {member.ending} meanwhile")
-                self._judging.cancel()
-            if member.failure is not None and self._session.stop_reason != "error":  # which has been told
-                what, trace, _ = member.failure
+    def _on_ended(self, process: ManagedProcess) -> None:
+        """Restart an ended process if its roles allow; else end the run with the error."""
+        if self._is_ending:
+            if self._final_evaluation is not None and process.name in self._needed:
+                self._session.log(f"no final evaluation: {process.name} {process.ending} meanwhile")
+                self._final_evaluation.cancel()
+            if process.failure is not None and self._session.stop_reason != "error":  # already reported
+                what, trace, _ = process.failure
                 self._session.log(f"{what}, at the end of the run")
                 self._session.log(trace, show=False)
             return
-        specs = self._program.processes[member.name]
+        specs = self._program.processes[process.name]
         roles = ", ".join(map(str, specs))
-        who = roles if len(specs) == 1 else f"{member.name} ({roles})"
-        what, trace, blame_user = member.failure or (f"{who} {member.ending}", "", False)
-        done = self._restarts[member.name]
-        if blame_user or done >= shared(specs):
+        who = roles if len(specs) == 1 else f"{process.name} ({roles})"
+        what, trace, blame_user = process.failure or (f"{who} {process.ending}", "", False)
+        done = self._restarts[process.name]
+        if blame_user or done >= restart_limit(specs):
             after = f" (after {done} restarts)" if done else ""
             self._session.end("error", what + after + (f"\n\n{trace.rstrip()}" if trace else ""), blame_user=blame_user)
             return
         if trace:
             self._session.log(trace, show=False)
-        self._restarts[member.name] += 1
+        self._restarts[process.name] += 1
         for spec in specs:
             self._session.restarted(spec)
         delay = _BACK_OFF[min(done, len(_BACK_OFF) - 1)]
-        self._session.log(f"{what}; restarting in {delay:g} s ({done + 1} of {shared(specs)})")
-        self._in_background(self._restart(member.name, delay))
+        self._session.log(f"{what}; restarting in {delay:g} s ({done + 1} of {restart_limit(specs)})")
+        self._in_background(self._restart(process.name, delay))
 
-    async def _restart(self, home: str, delay: float) -> None:
-        """Start a process again after a while; later, while there is no room for it."""
+    async def _restart(self, name: str, delay: float) -> None:
+        """Restart a process after `delay`; retry while the system lacks resources."""
         await asyncio.sleep(delay)
         try:
-            await self._start_again(home)
-        except OSError as error:  # a full disk, or no descriptor left; either may pass
+            await self._restart_from_checkpoint(name)
+        except OSError as error:  # a full disk or no free descriptor, which may be temporary
             delay = _BACK_OFF[-1]
-            self._session.log(f"{home} cannot be started again ({error}); trying again in {delay:g} s")
-            self._in_background(self._restart(home, delay))
+            self._session.log(f"{name} cannot be started again ({error}); trying again in {delay:g} s")
+            self._in_background(self._restart(name, delay))
         except ThespisError as error:
-            self._session.end("error", f"{home} cannot be started again: {error}", blame_user=True)
+            self._session.end("error", f"{name} cannot be started again: {error}", blame_user=True)
 
-    async def _start_again(self, home: str) -> None:
-        """Start a process from the newest checkpoint, unless the run ends before that is found."""
-        session, specs, restore = self._session, self._program.processes[home], None
-        if self._over:
+    async def _restart_from_checkpoint(self, name: str) -> None:
+        """Start a process from the newest checkpoint, unless the run ends first."""
+        session, specs, restore = self._session, self._program.processes[name], None
+        if self._is_ending:
             return
         if any(hasattr(spec.kind, "restore") for spec in specs):
-            found = await self._checkpointer.reserve_newest(home)
-            if self._over:
+            found = await self._checkpointer.reserve_newest(name)
+            if self._is_ending:
                 return
             for skipped in found.skipped:
                 session.log(f"skipped {skipped}")
             restore = found.path
-            session.log(f"{home} resumes from {restore.name}" if restore else f"{home} has no checkpoint yet")
-        plan = await self._plan(home, restore)
-        if self._over:
+            session.log(f"{name} resumes from {restore.name}" if restore else f"{name} has no checkpoint yet")
+        plan = await self._plan(name, restore)
+        if self._is_ending:
             return
         for spec in specs:
             session.reverted(spec, restore)
-        self._start(home, plan)
+        self._start(name, plan)
         await self._write_topology()
 
     @property
-    def _over(self) -> bool:
-        """Whether the run is ending, so that no process is started any more."""
+    def _is_ending(self) -> bool:
+        """Whether the run is ending; no process is started then."""
         return self._stopping or self._session.stop_reason is not None
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -282,11 +283,11 @@ class Supervisor:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    # -- asking -----------------------------------------------------------------------------------
+    # -- commands and the end ---------------------------------------------------------------------
 
-    async def _ask_all(self, homes: list[str], kind: str, *args: Any, seconds: float) -> None:
-        """Ask several processes, and wait until they have answered, ended, or been late."""
-        tasks = [asyncio.create_task(self._ask(home, kind, *args)) for home in homes]
+    async def _send_all(self, names: list[str], kind: str, *args: Any, seconds: float) -> None:
+        """Send a command to several processes and wait until all have replied or exited, or the time is up."""
+        tasks = [asyncio.create_task(self._send_command(name, kind, *args)) for name in names]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=seconds)
             for task in late:
@@ -294,66 +295,66 @@ class Supervisor:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _up(self) -> list[str]:
-        return [home for home, member in self._members.items() if member.up]
+        return [name for name, process in self._processes.items() if process.up]
 
     async def _end(self) -> None:
-        """Wind down while stopped processes are made to go on, so that they cannot hold up the end."""
-        winding = asyncio.create_task(self._wind_down())
-        while not winding.done():
+        """Wind down, and continue stopped processes meanwhile so that they cannot block the end."""
+        ending = asyncio.create_task(self._wind_down())
+        while not ending.done():
             self._watch()
-            await asyncio.wait({winding}, timeout=_TICK_SECONDS)
-        winding.result()
+            await asyncio.wait({ending}, timeout=_TICK_SECONDS)
+        ending.result()
 
     async def _wind_down(self) -> None:
-        """Stop the workers, save what they learned, evaluate it, let everybody close."""
+        """Stop the workers, save a checkpoint, evaluate, and close all processes."""
         session = self._session
         crashed = session.stop_reason in ("error", "stalled")
-        self._drop_late()
-        absent = [home for home in self._program.processes if home not in self._up()]
-        await self._ask_all(self._up(), "halt", seconds=_HALT_SECONDS)
+        self._kill_starting()
+        absent = [name for name in self._program.processes if name not in self._up()]
+        await self._send_all(self._up(), "halt", seconds=_HALT_SECONDS)
         hasty = crashed or session.stop_reason == "interrupted"
         await self._checkpointer.settle(hasty=hasty)
         if absent and not hasty:
-            await self._all_up()
-            await self._ask_all(self._up(), "halt", seconds=_HALT_SECONDS)
-        self._settle_steps()
+            await self._wait_until_up()
+            await self._send_all(self._up(), "halt", seconds=_HALT_SECONDS)
+        self._count_unreported_steps()
         seconds = _HASTY_SAVE_SECONDS if hasty else SAVE_SECONDS
         if session.monitor.env_steps and not await self._checkpointer.save(seconds):
             session.end_unsaved()
         if not hasty:
-            self._judging = asyncio.create_task(self._evaluate(absent))
-            await asyncio.gather(self._judging, return_exceptions=True)
-            self._judging = None  # a process that ends from here on cancels nothing
-        await self._ask_all(self._up(), "exit", seconds=_EXIT_SECONDS)
+            self._final_evaluation = asyncio.create_task(self._evaluate(absent))
+            await asyncio.gather(self._final_evaluation, return_exceptions=True)
+            self._final_evaluation = None  # a process that ends from here on cancels no evaluation
+        await self._send_all(self._up(), "exit", seconds=_EXIT_SECONDS)
 
-    def _drop_late(self) -> None:
-        """Who is not up yet would begin to work after the end; some have something to keep, or are to judge it."""
-        judges = {spec.process for spec in self._program.roles if describe(spec.kind).evaluates}
-        for home, member in self._members.items():
-            if not member.up and home not in judges and home not in self._layout.stateful:
-                member.kill()
+    def _kill_starting(self) -> None:
+        """Kill processes that are still starting, except evaluators and processes with state."""
+        evaluators = {spec.process for spec in self._program.roles if description_of(spec.kind).evaluates}
+        for name, process in self._processes.items():
+            if not process.up and name not in evaluators and name not in self._layout.stateful:
+                process.kill()
 
-    async def _all_up(self) -> None:
-        """A short run can be over before all its processes are up, and what they keep belongs to a checkpoint."""
+    async def _wait_until_up(self) -> None:
+        """Wait for starting processes whose state a checkpoint needs: a short run can end before they are up."""
         deadline = self._now() + _LATE_SECONDS
-        while any(home in self._members for home in self._checkpointer.absent()):
+        while any(name in self._processes for name in self._checkpointer.absent()):
             if self._now() > deadline or self._interrupts:
                 return
             await asyncio.sleep(0.05)
 
     async def _evaluate(self, absent: list[str]) -> None:
-        """Have the evaluators evaluate, where those that hold the weights ran to the end.
+        """Run the final evaluation of each evaluator whose weights are available.
 
-        `absent`: processes that were not up when the run ended. One that has started since holds no weights yet. A
-        restarted service has none either if the owner of the weights is gone: an evaluator would wait for them in vain.
+        `absent`: processes that were not up when the run ended; a process started later holds no weights. A restarted
+        service has none either if the owner of the weights is gone, and an evaluator would wait forever.
         """
         for spec in self._program.roles:
-            if not describe(spec.kind).evaluates:
+            if not description_of(spec.kind).evaluates:
                 continue
             needed = self._layout.neighbours(spec.process)
-            if any(self._restarts[home] for home in needed):
+            if any(self._restarts[name] for name in needed):
                 needed = [*needed, *self._layout.weight_holders.difference(needed)]
-            gone = [home for home in needed if home in absent or home not in self._members]
+            gone = [name for name in needed if name in absent or name not in self._processes]
             if spec.process not in self._up():
                 gone.append(spec.process)
             if gone:
@@ -361,6 +362,6 @@ class Supervisor:
                 continue
             self._needed = {*needed}
             try:
-                await asyncio.wait_for(self._ask(spec.process, "do", spec.key, "evaluate"), _EVALUATE_SECONDS)
+                await asyncio.wait_for(self._send_command(spec.process, "do", spec.key, "evaluate"), _EVALUATE_SECONDS)
             except (TimeoutError, RuntimeError) as error:
                 self._session.log(f"final evaluation failed: {error}")

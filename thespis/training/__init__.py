@@ -1,1 +1,1 @@
-"""From settings to a finished run, and what can be done with it: launch, resume, load, evaluate."""
+"""Runs: launch, resume, load and evaluate."""

@@ -1,4 +1,4 @@
-"""Callbacks: what a user's code is told of a run while it runs (docs/callbacks.md)."""
+"""Callbacks: user code that receives the events of a run (docs/callbacks.md)."""
 
 from __future__ import annotations
 
@@ -10,50 +10,57 @@ from thespis.core.errors import ThespisError
 from thespis.core.user_code import resolve
 
 if TYPE_CHECKING:
-    from thespis.training.run import Trained
+    from thespis.training.trained_run import TrainedRun
 
 METHODS = ("on_start", "on_report", "on_checkpoint", "on_end")
-SHIPPED = {"wandb": "thespis.training.track::Wandb", "mlflow": "thespis.training.track::Mlflow"}
-"""Callbacks with a short name."""
+SHIPPED = {"wandb": "thespis.training.trackers::Wandb", "mlflow": "thespis.training.trackers::Mlflow"}
+"""Callbacks that a short name selects."""
 
 
 class Callback:
-    """Override what you need. Any object with some of these methods will do; none of them is required."""
+    """Receives the events of a run; override the methods you need.
 
-    def on_start(self, run: Trained) -> None:
-        """Before any process starts. `run` has its `path` and `config`. An error refuses the run."""
+    A callback need not extend this class: any object with at least one of these methods works.
+    """
+
+    def on_start(self, run: TrainedRun) -> None:
+        """Called before any process starts. `run` has `path` and `config`. An exception prevents the run."""
 
     def on_report(self, row: dict[str, Any]) -> Literal["stop"] | None:
-        """A row of metrics, as in metrics.jsonl: `step` (environment steps), `time`, and one number per metric.
+        """Called with each row of metrics.jsonl: `step` (environment steps), `time`, and one number per metric.
 
-        Return "stop" to end the run; it still saves a checkpoint and evaluates.
+        Return "stop" to end the run. The run still saves a checkpoint and evaluates.
         """
         return None
 
     def on_checkpoint(self, path: Path) -> None:
-        """A checkpoint was saved. Later ones replace it (--keep), so copy what you want to keep."""
+        """Called when a checkpoint is saved. The run deletes old checkpoints (--keep); copy the ones you need."""
 
     def on_end(self, summary: dict[str, Any]) -> None:
-        """The run is over, however it ended; `summary` is the content of summary.json."""
+        """Called when the run ends, also after a failure. `summary` is the content of summary.json."""
 
 
 class Reporter(Callback):
-    """A plain function as a callback: it is called with each row."""
+    """A callback that calls a function with each row of metrics."""
 
     def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
         self._function = function
 
     def on_report(self, row: dict[str, Any]) -> Any:
+        """Call the function and return its result."""
         return self._function(row)
 
 
-def find(given: Any) -> tuple[str, Any]:
-    """A callback and its name, from an object, a class, a function, `file.py::name`, `module::name` or a short name."""
+def find_callback(given: Any) -> tuple[str, Any]:
+    """Return the name and the object of a callback.
+
+    `given`: an object, a class, a function, `file.py::name`, `module::name` or a short name.
+    """
     name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
     if isinstance(given, str):
         spec = SHIPPED.get(given, given)
         if "::" not in spec:
-            raise ThespisError(f"callback {given!r} is not known; give file.py::name or one of {', '.join(SHIPPED)}")
+            raise ThespisError(f"unknown callback {given!r}; give file.py::name or one of {', '.join(SHIPPED)}")
         given = resolve(spec)
     if isinstance(given, type):
         try:
@@ -61,9 +68,9 @@ def find(given: Any) -> tuple[str, Any]:
         except ThespisError:
             raise
         except Exception as error:
-            raise ThespisError(f"callback {name} cannot be made: {type(error).__name__}: {error}") from error
+            raise ThespisError(f"callback {name} cannot be created: {type(error).__name__}: {error}") from error
     if any(callable(getattr(given, method, None)) for method in METHODS):
         return name, given
     if callable(given):
         return name, Reporter(given)
-    raise ThespisError(f"callback {name} has none of {', '.join(METHODS)}, and is no function; see docs/callbacks.md")
+    raise ThespisError(f"callback {name} is not a function and has none of {', '.join(METHODS)}; see docs/callbacks.md")

@@ -1,4 +1,4 @@
-"""Playing episodes with a trained policy, and filming them."""
+"""Evaluation of a trained policy: plays episodes and records videos."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from thespis.core.user_code import Spec
 from thespis.envs.autoreset import Environments
 from thespis.envs.infos import means
 from thespis.envs.inputs import first_inputs, next_inputs
-from thespis.envs.make import make
+from thespis.envs.make import make_envs
 from thespis.envs.spaces import AnySpace
-from thespis.training.run import Trained, TrainedPolicy
+from thespis.training.trained_run import TrainedPolicy, TrainedRun
 
 
 @dataclass(slots=True)
 class Results:
-    """What was played; `cut`: which episodes did not end; `frames` of the first episode if it was filmed."""
+    """Played episodes. `cut`: indices of truncated episodes. `frames`: the first episode, if a video was requested."""
 
     checkpoint: str
     fps: int
@@ -34,14 +34,14 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Episodes that a policy played, in order. Returns are the environment's own rewards, not clipped or scaled."""
+    """Returns and lengths of played episodes, in order. Returns sum the raw rewards of the environment."""
 
     returns: list[float]
     lengths: list[int]
     checkpoint: str
-    """Where the policy was taken from."""
+    """Name of the checkpoint that holds the policy."""
     info: dict[str, float] = field(default_factory=dict)
-    """Means of what the environment says as episodes end: `is_success`, and what --track-info names."""
+    """Means of `is_success` and the --track-info names, from the last `info` of each episode."""
 
     @property
     def mean(self) -> float:
@@ -55,11 +55,12 @@ class Evaluation:
 
     @property
     def mean_length(self) -> float:
+        """Mean episode length."""
         return float(np.mean(self.lengths))
 
 
 def evaluate(
-    trained: Trained,
+    trained: TrainedRun,
     episodes: int = 10,
     *,
     env: Spec | None = None,
@@ -67,14 +68,14 @@ def evaluate(
     seed: int = 0,
     checkpoint: str = "newest",
 ) -> Evaluation:
-    """Play whole episodes and return what each reached."""
+    """Play whole episodes and return the result of each."""
     played = play(trained, episodes, env=env, greedy=greedy, seed=seed, checkpoint=checkpoint)
     rewards, lengths = zip(*((episode.reward, episode.length) for episode in played.episodes), strict=True)
     return Evaluation([*map(float, rewards)], [*lengths], played.checkpoint, means(played.episodes))
 
 
 def play(
-    trained: Trained,
+    trained: TrainedRun,
     episodes: int,
     *,
     env: Spec | None = None,
@@ -85,28 +86,30 @@ def play(
     wrappers: Sequence[Spec] | None = None,
     max_steps: int | None = None,
 ) -> Results:
-    """Play whole episodes, one after another, in an environment like the one trained in, or in `env`.
+    """Play whole episodes, one after another, in the environment of the run or in `env`.
 
-    One that takes `max_steps` (by default the run's own limit of evaluations) is cut, since some never end.
+    Episodes are truncated after `max_steps` (default: `eval_max_steps` of the run), because some never end. `film`
+    renders the first episode.
     """
     if episodes < 1:
         raise ThespisError(f"--episodes is {episodes}; give at least 1")
+    if max_steps is not None and max_steps < 1:
+        raise ThespisError(f"--max-steps is {max_steps}; give at least 1")
     cfg = trained.env_config(env, wrappers)
     policy = trained.load_policy(checkpoint)
-    stepper = policy.stepper(seed)
-    envs = make(cfg, 1, render_mode="rgb_array" if film else None)
+    runner = policy.policy_runner(seed)
+    envs = make_envs(cfg, 1, render_mode="rgb_array" if film else None)
     envs.track(trained.config.track_info)
     longest = trained.config.eval_max_steps if max_steps is None else max_steps
     results = Results(policy.checkpoint.name, fps=envs.render_fps)
     try:
-        if env is not None:
-            _check_spaces(policy, envs)
-        inputs, state = first_inputs(envs.reset(seed), envs), stepper.initial_state(1)
+        _check_spaces(policy, envs)  # the code of the run's environment may have changed since
+        inputs, state = first_inputs(envs.reset(seed), envs), runner.initial_state(1)
         so_far = Episode(0.0, 0)
         while len(results.episodes) < episodes:
             if film and not results.episodes:
                 results.frames.append(envs.render())
-            acted = stepper.act(inputs, state, greedy)
+            acted = runner.act(inputs, state, greedy)
             step = envs.step(acted.actions)
             results.episodes += step.episodes
             inputs, state = next_inputs(step, acted.actions), acted.state
@@ -118,23 +121,23 @@ def play(
                 results.cut.add(len(results.episodes))
                 results.episodes.append(so_far)
                 so_far = Episode(0.0, 0)
-                again = envs.reset(seed + len(results.episodes))
-                inputs, state = first_inputs(again, envs), stepper.initial_state(1)
+                obs = envs.reset(seed + len(results.episodes))
+                inputs, state = first_inputs(obs, envs), runner.initial_state(1)
     finally:
         envs.close()
     return results
 
 
 def _check_spaces(policy: TrainedPolicy, envs: Environments) -> None:
-    """Refuse an environment that the policy was not made for. Bounds may differ; shapes and choices may not."""
+    """Reject an environment that does not fit the policy. Bounds may differ; shapes and numbers of actions may not."""
     for name in ("observation_space", "action_space"):
         trained, here = getattr(policy.spaces, name), getattr(envs, name)
         if _form(trained) != _form(here):
-            raise ThespisError(f"this environment has the {name.replace('_', ' ')} {here}, the policy has {trained}")
+            raise ThespisError(f"the environment has {name.replace('_', ' ')} {here}, but the policy has {trained}")
 
 
 def _form(space: AnySpace) -> object:
-    """What two spaces must share for one network to fit both."""
+    """The properties that two spaces must share for one network to fit both."""
     if isinstance(space, Dict):
         return {key: _form(part) for key, part in space.spaces.items()}
     if isinstance(space, Tuple):
@@ -145,7 +148,7 @@ def _form(space: AnySpace) -> object:
 
 
 def check_video(path: Path) -> None:
-    """Refuse a kind of file that cannot be written before any episode is played."""
+    """Reject an unsupported video format before any episode is played."""
     if path.suffix.lower() not in (".gif", ".mp4"):
         raise ThespisError(f"--video {path}: give a name that ends in .gif or .mp4")
     if path.suffix.lower() == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:
@@ -157,7 +160,7 @@ def write_video(path: Path, frames: list[Array], fps: int) -> None:
     if path.suffix.lower() == ".gif":
         from PIL import Image
 
-        # Viewers slow a gif down when frames are shorter than 20 ms, so show fewer of them instead.
+        # Viewers slow a gif down if a frame lasts less than 20 ms, so skip frames instead.
         skip = max(1, round(fps / 30))
         images = [Image.fromarray(frame) for frame in frames[::skip]]
         images[0].save(path, save_all=True, append_images=images[1:], duration=round(1000 * skip / fps), loop=0)

@@ -1,6 +1,6 @@
 """Architectures by name or file, their defaults for an environment, and configs on disk.
 
-Architectures are found by name when they are asked for: nothing here imports one.
+This module imports an architecture only on request, because architectures are in a higher layer.
 """
 
 from __future__ import annotations
@@ -13,54 +13,54 @@ from types import ModuleType
 from typing import Any
 
 from thespis.core.config import Experiment
-from thespis.core.config_io import UnknownSetting, dump_yaml, load_yaml, to_dict, updated
+from thespis.core.config_io import UnknownSetting, dump_yaml, load_yaml, to_dict, with_settings
 from thespis.core.errors import ThespisError
 from thespis.core.system.commit import commit_file
 from thespis.core.user_code import load_file
 from thespis.training.presets import Preset, load_presets, matching, named_env
 
 _PACKAGE = "thespis.architectures"
-PAIRS: Mapping[str, tuple[str, str]] = importlib.import_module(_PACKAGE).PAIRS
-"""Architecture and algorithm of each short name."""
+PAIRS: Mapping[str, tuple[str, str]] = importlib.import_module(_PACKAGE).USUAL_PAIRS
+"""The architecture and the algorithm of each short name."""
 
 
 def architectures() -> list[str]:
-    """The architectures there are."""
+    """Return the names of all architectures."""
     package = importlib.import_module(_PACKAGE)
     names = (module.name for module in pkgutil.iter_modules(package.__path__))
     return sorted(name.replace("_", "-") for name in names if name not in package.SHARED)
 
 
 def trainable() -> list[str]:
-    """All names that can be trained: architectures, and algorithms in their usual one."""
+    """Return all names that `train` accepts: architectures and short names."""
     return sorted([*architectures(), *PAIRS])
 
 
 def pair(name: str) -> tuple[str, str | None]:
-    """The architecture that a name stands for, and the algorithm if the name says that too."""
+    """Return the architecture of a name, and the algorithm if it is a short name, else None."""
     return PAIRS.get(name.replace("_", "-"), (name, None))
 
 
 def pair_name(architecture: str, algorithm: str | None) -> str:
-    """The name of an architecture with an algorithm: the name of the pair, or of the architecture if there is none."""
+    """Return the short name of an architecture with an algorithm, or the architecture's name if there is none."""
     return next((name for name, both in PAIRS.items() if both == (architecture, algorithm)), architecture)
 
 
 def architecture(name: str) -> ModuleType:
-    """The module of an architecture, by its name or its file: a `Config` and a `program`.
+    """Import the module of an architecture by its name or file. The module defines `Config` and `program`.
 
-    It may also `validate(cfg, spaces)` what it can store and serve, before anything starts, and `on_finish(cfg, path)`
-    with what is to be made of a run that has ended, and said of it.
+    It may also define `validate(cfg, spaces)`, called before any process starts, and `on_finish(cfg, path)`, called
+    after the run; the run prints the lines that `on_finish` returns.
     """
     if name.endswith(".py"):
-        return _own(name)
+        return _load_custom(name)
     name, _ = pair(name)
     if name.replace("_", "-") not in architectures():
-        raise ThespisError(f"unknown architecture {name!r}; there is {', '.join(trainable())}")
+        raise ThespisError(f"unknown architecture {name!r}; choose from {', '.join(trainable())}")
     return importlib.import_module(f"{_PACKAGE}.{name.replace('-', '_')}")
 
 
-def _own(file: str) -> ModuleType:
+def _load_custom(file: str) -> ModuleType:
     try:
         module = load_file(Path(file))
         if not hasattr(module, "Config") or not hasattr(module, "program"):
@@ -71,59 +71,59 @@ def _own(file: str) -> ModuleType:
 
 
 def defaults(name: str, env: str | None, data: Mapping[str, Any]) -> Experiment:
-    """The defaults of an architecture for an environment, overridden by `data`: class < preset < data.
+    """Return the settings of an architecture for an environment: `data` overrides presets, which override the class.
 
-    Without an environment, presets apply for the one that they name themselves, if they do.
-    A run that is given seconds but no steps has no limit of steps, whatever its preset says.
+    Without an environment, the presets of the default environment apply. A run with a time limit but no step limit in
+    `data` has no step limit, even if its preset has one.
     """
     cfg: Experiment = architecture(name).Config()
     rest = dict(data)
     _, paired = pair(name)
     chosen = rest.pop("algorithm", paired)
     if chosen is not None:
-        cfg = updated(cfg, {"algorithm": chosen})
+        cfg = with_settings(cfg, {"algorithm": chosen})
     found = presets(name, cfg)
     env = env or rest.get("env") or named_env(found)
     for preset in matching(found, env):
-        cfg = updated(cfg, preset.settings)
+        cfg = with_settings(cfg, preset.settings)
     if rest.get("total_seconds") is not None:
         rest = {"total_steps": None, **rest}
-    return updated(cfg, {**rest, **({"env": env} if env else {})})
+    return with_settings(cfg, {**rest, **({"env": env} if env else {})})
 
 
 def presets(name: str, cfg: Experiment) -> list[Preset]:
-    """What changes the defaults of an architecture with the algorithm of `cfg`, by patterns of environments."""
+    """Return the presets of an architecture with the algorithm of `cfg`."""
     if name.endswith(".py"):
         return [Preset(pattern, "", found) for pattern, found in getattr(architecture(name), "PRESETS", {}).items()]
     return load_presets(pair(name)[0], None if cfg.learned is None else cfg.learned.name)
 
 
 def config_of_run(path: Path, name: str, data: Mapping[str, Any]) -> Experiment:
-    """The config of a run, whose config.yaml says `name` and `data`."""
+    """Build the config of a run from `name` and `data` of its config.yaml."""
     try:
         return defaults(name, None, data)
     except UnknownSetting as error:
         raise ThespisError(
-            f"{path} has settings that this version of Thespis does not read, so it can be neither resumed nor played "
+            f"{path} has settings that this version of Thespis does not know, so the run cannot be resumed or played "
             f"({error}); start a new run, perhaps with --init-from {path}"
         ) from None
 
 
 def load_config(path: Path) -> tuple[str, dict[str, Any]]:
-    """The architecture and settings in a config file, such as the one in a run directory.
+    """Read the architecture and the settings of a config file, such as the config.yaml of a run directory.
 
-    A name of a pair gives its architecture, and its algorithm as a setting: `apex-dpg` and `r2d2` were architectures,
-    and their runs say so.
+    A short name becomes its architecture and an algorithm setting, because `apex-dpg` and `r2d2` were architectures in
+    earlier versions.
     """
     data = load_yaml(path)
     name = data.pop("architecture", None)
     if not isinstance(name, str):
-        raise ThespisError(f"config {path} does not say its architecture; add a line such as `architecture: impala`")
+        raise ThespisError(f"config {path} has no architecture; add a line such as `architecture: impala`")
     name, paired = pair(name)
     return name, data if paired is None else {"algorithm": paired, **data}
 
 
 def write_config(path: Path, name: str, cfg: Experiment) -> None:
-    """All settings of a run, for `load_config`."""
+    """Write all settings of a run, for `load_config`."""
     where = str(Path(name).resolve()) if name.endswith(".py") else pair(name)[0]
     commit_file(path, dump_yaml({"architecture": where, **to_dict(cfg)}))

@@ -10,20 +10,22 @@ from thespis.training.launch import launch
 from thespis.training.registry import defaults
 
 if TYPE_CHECKING:
-    from thespis.training.run import Trained
+    from thespis.training.trained_run import TrainedRun
 
 
-def train(architecture: str | Path, *, callbacks: Sequence[Any] = (), quiet: bool = False, **settings: Any) -> Trained:
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts.
+def train(
+    architecture: str | Path, *, callbacks: Sequence[Any] = (), quiet: bool = False, **settings: Any
+) -> TrainedRun:
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts.
 
-    `callbacks`: objects, classes or functions that are told of the run, or their names (docs/callbacks.md).
+    `callbacks`: objects, classes or functions that receive the events of the run, or their names (docs/callbacks.md).
 
     >>> run = train("impala", env="CartPole-v1", stop_at_return=475, optimizer={"learning_rate": 1e-3})
     >>> run.policy.act(observation)
     """
     if settings.get("run_dir") is not None:
         settings["run_dir"] = Path(settings["run_dir"])
-    # Names are kept with the run's settings, so that a resumed run has the same callbacks.
+    # The config stores callback names, so that a resumed run has the same callbacks.
     named = [each for each in callbacks if isinstance(each, str)]
     if named:
         settings["callback"] = (*settings.get("callback", ()), *named)

@@ -2,7 +2,7 @@
 
     python -m thespis.training.typing_stub
 
-Run it after a change of any config. Nothing imports the stub at run time.
+Run it after a change to any config. Type checkers read the stub; no module imports it at run time.
 """
 
 from __future__ import annotations
@@ -12,141 +12,133 @@ import json
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Union
+from typing import Any, Literal, Union
 
-from thespis.algorithms import algorithms
-from thespis.algorithms.base import fitting
+from thespis.algorithms.base import Algorithm, fitting_algorithms
 from thespis.core.config import Experiment
-from thespis.core.config_io import updated
+from thespis.core.config_io import with_settings
 from thespis.core.settings import chooser, given_fields, is_config, is_inline, type_hints
 from thespis.training.registry import PAIRS, architecture, architectures, trainable
 
 STUB = Path(__file__).parents[1] / "_train.pyi"
-_SHARED = "ExperimentSettings"
-_COMMON = {part.name for part in dataclasses.fields(Experiment)}
 _PARAMETERS = "*, callbacks: Sequence[Any] = ..., quiet: bool = ..."
 _HEAD = '''\
 """Written by `python -m thespis.training.typing_stub`; do not edit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Required, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 {imports}
 
 _Spec = str | Callable[..., Any]
 '''
 _DOC = '''\
-    """Train, and return the run. `settings` are the fields of the architecture's config; nested ones as dicts."""
+    """Train, and return the run. `settings` are fields of the architecture's config; nested configs are dicts."""
 '''
 
 
-class Field(NamedTuple):
-    """A setting by its short name: its type, its value, and whether it may name a function."""
-
-    name: str
-    hint: Any
-    value: Any
-    names_code: bool
-
-
 @dataclasses.dataclass
-class Stub:
-    """What the stub is made of: classes to import, and dictionaries of settings by their names."""
+class StubWriter:
+    """Collects the parts of the stub: imported classes, dictionaries of settings by name, and overloads of `train`.
+
+    Every config class has one dictionary. It extends that of the class's base; an inline config is a further base of
+    the arguments.
+    """
 
     imports: dict[type[Any], None] = dataclasses.field(default_factory=dict)
     dicts: dict[str, str] = dataclasses.field(default_factory=dict)
     overloads: list[str] = dataclasses.field(default_factory=list)
 
-    def add(self, name: str, fields: Iterable[Field], *bases: str) -> str:
-        """A dictionary of settings, those nested in it are added too; returns its name."""
-        lines = [f"    {each.name}: {self._shown(each)}" for each in fields]
-        heading = f"class {name}({', '.join(bases) or 'TypedDict'}, total=False):"
-        self.dicts[name] = "\n".join([heading, *(lines or ["    ..."])]) + "\n"
+    def add(self, name: str, lines: Iterable[str], *bases: str) -> str:
+        """Add a dictionary with the fields `lines`; return its name, or that of its only base if it adds no field."""
+        body = "".join(f"\n    {line}" for line in lines)
+        if not body and len(bases) == 1:
+            return bases[0]
+        text = f"class {name}({', '.join(bases) or 'TypedDict'}, total=False):{body or ' ...'}\n"
+        assert self.dicts.setdefault(name, text) == text, f"two config classes have the dictionary {name}"
         return name
 
-    def _shown(self, field: Field) -> str:
-        if not is_config(field.value):
-            shown = _type(field.hint)
-            return re.sub(r"\bstr\b", "_Spec", shown) if field.names_code else shown
-        kind = type(field.value)
-        name = f"{kind.__name__.removesuffix('Config')}Settings"
-        if kind not in self.imports:
-            self.imports[kind] = None
-            self.add(name, _fields(field.value))
-        return f"{name} | {kind.__name__}"
+    def add_config(self, cfg: Any, name: str = "") -> list[str]:
+        """Add the settings of a config; return the names of its dictionary and of those of its inline configs."""
+        kind, parts = type(cfg), given_fields(cfg)
+        hints = type_hints(kind)
+        lines = []
+        for part in parts:
+            if not is_inline(part):
+                shown = self._shown(hints[part.name], getattr(cfg, part.name), names_code="Spec" in str(part.type))
+                lines.append(f"{part.name}: {shown}")
+        configs = [base for base in kind.__bases__ if dataclasses.is_dataclass(base) and base is not Algorithm]
+        bases = [name for base in configs for name in self.add_config(base())]
+        lines = [line for line in lines if not any(f"    {line}\n" in self.dicts[each] for each in bases)]
+        found = [self.add(name or _dict_name(kind), lines, *bases)] if lines or bases else []
+        for part in parts:
+            if is_inline(part) and chooser(part) is None:
+                found += self.add_config(getattr(cfg, part.name))
+        return found
+
+    def _shown(self, hint: Any, value: Any, names_code: bool) -> str:
+        """Return the type of a setting. `names_code`: it may name a function, so a function is valid, too."""
+        if is_config(value):
+            self.imports[type(value)] = None
+            (name,) = self.add_config(value)
+            return f"{name} | {type(value).__name__}"
+        shown = _type(hint)
+        return re.sub(r"\bstr\b", "_Spec", shown) if names_code else shown
 
     def add_architecture(self, name: str, cfg: Any) -> None:
-        """An overload for each set of settings that its algorithms have: `a2c` has those of `vtrace`."""
-        own = self.add(f"{_words(name)}Own", (each for each in _fields(cfg) if each.name not in _COMMON), _SHARED)
+        """Add one overload per distinct set of algorithm settings; `a2c` and `vtrace` share one."""
         if not hasattr(cfg, "algorithm"):
-            self.overloads.append(_overload(f'Literal["{name}"]', own))
+            (settings,) = self.add_config(cfg, f"{_words(name)}Own")
+            self.overloads.append(_overload(f'Literal["{name}"]', settings))
             return
         alike: dict[str, list[str]] = {}
-        for choice in fitting(type(cfg)):
-            alike.setdefault(self.add_algorithm(name, updated(cfg, {"algorithm": choice}).algorithm), []).append(choice)
+        for choice in fitting_algorithms(type(cfg)):
+            alike.setdefault(self.add_pair(name, cfg, choice), []).append(choice)
         for settings, choices in alike.items():
-            self.add_pair(name, own, settings, choices, required=cfg.algorithm.name not in choices)
+            self.add_overload(name, settings, choices, required=cfg.algorithm.name not in choices)
 
-    def add_pair(self, name: str, own: str, settings: str, choices: list[str], required: bool) -> None:
-        """An overload for what is trained by this name: the architecture's `own` settings and those of algorithms."""
-        shown = f"Literal[{', '.join(map(json.dumps, choices))}]"
-        arguments = f"{_words(name)}{settings.removesuffix('Settings').removeprefix(_words(name))}Arguments"
-        self.dicts[arguments] = (
-            f"class {arguments}({own}, {settings}, total=False):\n"
-            f"    algorithm: {f'Required[{shown}]' if required else shown}\n"
-        )
-        self.overloads.append(_overload(f'Literal["{name}"]', arguments))
+    def add_pair(self, name: str, cfg: Any, choice: str) -> str:
+        """Add the settings of an architecture with the algorithm `choice`; return the name of their dictionary."""
+        algorithm = with_settings(cfg, {"algorithm": choice}).algorithm
+        settings = [*self.add_config(cfg, f"{_words(name)}Own"), *self.add_config(algorithm)]
+        return self.add(f"{_words(name)}{type(algorithm).__name__}", (), *settings)
 
-    def add_algorithm(self, name: str, algorithm: Any) -> str:
-        """The settings of an algorithm; a dictionary of its own where an architecture gives it others than usual."""
-        usual = f"{type(algorithm).__name__}Settings"
-        for candidate in (usual, f"{_words(name)}{usual}"):
-            before = self.dicts.get(candidate)
-            self.add(candidate, _fields(algorithm))
-            if before is None or before == self.dicts[candidate]:
-                return candidate
-            self.dicts[candidate] = before
-        raise AssertionError(f"{usual} has different settings with the same architecture {name}")
+    def add_overload(self, name: str, settings: str, choices: list[str], required: bool) -> None:
+        """Add an overload for the algorithms `choices`, all with the same `settings`."""
+        algorithm = f"algorithm: Literal[{', '.join(map(json.dumps, choices))}]{'' if required else ' = ...'}"
+        self.overloads.append(_overload(f'Literal["{name}"]', settings, f", {algorithm}"))
 
 
 def stub() -> str:
-    """The text of the stub, from the configs as they are."""
-    made, configs = Stub(), {name: architecture(name).Config() for name in architectures()}
-    made.add(_SHARED, _fields(Experiment()))
-    for usual in algorithms().values():
-        made.add_algorithm("", usual)
+    """Return the text of the stub for the current configs."""
+    made, configs = StubWriter(), {name: architecture(name).Config() for name in architectures()}
     for name, cfg in configs.items():
         made.add_architecture(name, cfg)
     for name, (where, choice) in PAIRS.items():
-        settings = made.add_algorithm(where, updated(configs[where], {"algorithm": choice}).algorithm)
-        made.add_pair(name, f"{_words(where)}Own", settings, [choice], required=False)
-    by_module: dict[str, list[str]] = {"thespis.training.run": ["Trained"], "thespis.algorithms.base": ["Algorithm"]}
+        made.add_overload(name, made.add_pair(where, configs[where], choice), [choice], required=False)
+    by_module: dict[str, list[str]] = {
+        "thespis.training.trained_run": ["TrainedRun"],
+        "thespis.algorithms.base": ["Algorithm"],
+    }
     for kind in made.imports:
         by_module.setdefault(kind.__module__, []).append(kind.__name__)
     imports = [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(by_module.items())]
     taking = ", ".join(f'"{name}"' for name in trainable() if name in PAIRS or hasattr(configs[name], "algorithm"))
-    # An algorithm of one's own has settings that are not known here.
+    # The settings of a custom algorithm are unknown here.
     value = f"{_PARAMETERS}, algorithm: Algorithm[Any] | type[Algorithm[Any]], **settings: Any"
     parts = [_HEAD.format(imports="\n".join(imports)), *made.dicts.values(), *made.overloads]
-    parts.append(f"@overload\ndef train(architecture: Literal[{taking}], {value}) -> Trained:\n{_DOC}")
-    # Any other text: what all architectures share. So a misspelt setting of a known one is an error all the same.
-    parts.append(_overload("str", _SHARED))
-    parts.append(f"@overload\ndef train(architecture: Path, {_PARAMETERS}, **settings: Any) -> Trained:\n{_DOC}")
+    parts.append(f"@overload\ndef train(architecture: Literal[{taking}], {value}) -> TrainedRun:\n{_DOC}")
+    # Other strings accept the common settings only, so a misspelt setting of a known architecture is an error.
+    parts.append(_overload("str", _dict_name(Experiment)))
+    parts.append(f"@overload\ndef train(architecture: Path, {_PARAMETERS}, **settings: Any) -> TrainedRun:\n{_DOC}")
     return "\n\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
-def _fields(cfg: Any) -> Iterator[Field]:
-    """What may be given for a config by its short names, but for the algorithm and its settings."""
-    hints = type_hints(type(cfg))
-    for part in given_fields(cfg):
-        value = getattr(cfg, part.name)
-        if not is_inline(part):
-            yield Field(part.name, hints[part.name], value, "Spec" in str(part.type))
-        elif chooser(part) is None:
-            yield from _fields(value)
+def _dict_name(kind: type[Any]) -> str:
+    return f"{kind.__name__.removesuffix('Config')}Settings"
 
 
 def _words(name: str) -> str:
@@ -154,7 +146,7 @@ def _words(name: str) -> str:
 
 
 def _type(hint: Any) -> str:
-    """What may be given for a field of this type: lists for tuples, text for paths."""
+    """Return the accepted type of a field; lists are valid for tuples, and strings for paths."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return " | ".join(_type(option) for option in options)
@@ -169,9 +161,9 @@ def _type(hint: Any) -> str:
     return "str | Path" if hint is Path else str(hint.__name__)
 
 
-def _overload(literal: str, settings: str) -> str:
-    parameters = f"architecture: {literal}, {_PARAMETERS}, **settings: Unpack[{settings}]"
-    return f"@overload\ndef train({parameters}) -> Trained:\n{_DOC}"
+def _overload(literal: str, settings: str, algorithm: str = "") -> str:
+    parameters = f"architecture: {literal}, {_PARAMETERS}{algorithm}, **settings: Unpack[{settings}]"
+    return f"@overload\ndef train({parameters}) -> TrainedRun:\n{_DOC}"
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""How bytes cross a process boundary: sockets, shared memory, gRPC."""
+"""Messages between processes: sockets, shared memory, gRPC."""

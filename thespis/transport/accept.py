@@ -1,8 +1,8 @@
-"""Accepting connections on a Unix socket that other users of the machine can reach, too.
+"""Accept connections on a Unix socket that other users of the machine can also reach.
 
-An abstract socket has no permissions, so anybody may connect. The kernel says whose process the peer is: a stranger's
-connection is closed at once, before it costs more than the descriptor it came with. Handshakes of this user's processes
-run side by side, each for a limited time, and only so many at once.
+An abstract socket has no permissions, so any user may connect. The kernel reports the peer's user: a connection of
+another user is closed at once and costs one descriptor. Handshakes of this user's processes run concurrently, each
+with a time limit, and their number is limited.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+TOKEN_BYTES = 32
+"""Length of a run's secret token."""
 HANDSHAKE_SECONDS = 5.0
-"""How long a peer may take to say who it is: it is on this machine."""
+"""Time limit of a handshake; the peer is on this machine."""
 PENDING = 64
-"""Handshakes at a time. One more ends the oldest, since an honest one takes milliseconds."""
+"""Maximum number of concurrent handshakes. One more cancels the oldest, since a valid one takes milliseconds."""
 _BACK_OFF_SECONDS = 0.1
 _BACKLOG = 128
 _CREDENTIALS = struct.Struct("<3i")  # pid, uid, gid
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Errors of `accept` that pass when somebody lets go of something."""
+"""Errors of `accept` that disappear when some process releases resources."""
 _ABORTED = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})
-"""Errors of `accept` that concern one connection, which is gone."""
+"""Errors of `accept` that concern one connection, which is already closed."""
 
 
 def listen(address: str, kind: socket.SocketKind) -> socket.socket:
-    """A listening Unix socket in the abstract namespace, which has no file and goes with its process."""
+    """Listen on a Unix socket in the abstract namespace. It has no file and disappears with its process."""
     listening = socket.socket(socket.AF_UNIX, kind)
     listening.bind(f"\0{address}")
     listening.listen(_BACKLOG)
@@ -38,10 +40,10 @@ def listen(address: str, kind: socket.SocketKind) -> socket.socket:
 
 
 def connect(address: str, kind: socket.SocketKind, seconds: float) -> socket.socket:
-    """A connection to this user's process at `address`.
+    """Connect to a process of this user at `address`.
 
-    A name in the abstract namespace is free again when its process ends, so a stranger may have taken it. The token of
-    the run is not for them: they are refused before anything is sent.
+    A name in the abstract namespace is free again when its process ends, so another user may bind it. A peer of another
+    user is refused before the token of the run is sent.
     """
     sock = socket.socket(socket.AF_UNIX, kind)
     try:
@@ -56,11 +58,11 @@ def connect(address: str, kind: socket.SocketKind, seconds: float) -> socket.soc
 
 
 async def serve(listening: socket.socket, handshake: Callable[[socket.socket], Awaitable[None]]) -> None:
-    """Accept connections of this user, for ever. `handshake` closes the ones it refuses, also when it is cancelled."""
+    """Accept connections of this user until cancelled. `handshake` closes connections that it refuses."""
     pending: dict[asyncio.Task[None], None] = {}
 
     async def limited(peer: socket.socket) -> None:
-        with suppress(OSError, ValueError):  # a timeout among them
+        with suppress(OSError, ValueError):  # including a timeout
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await handshake(peer)
 
@@ -79,7 +81,7 @@ async def serve(listening: socket.socket, handshake: Callable[[socket.socket], A
 
 
 async def _accept(listening: socket.socket) -> socket.socket | None:
-    """The next connection, or None if it is a stranger's or came to nothing."""
+    """Return the next connection, or None if it belongs to another user or failed."""
     try:
         peer, _ = await asyncio.get_running_loop().sock_accept(listening)
     except OSError as error:
@@ -88,7 +90,7 @@ async def _accept(listening: socket.socket) -> socket.socket | None:
         elif error.errno not in _ABORTED:
             raise
         return None
-    # A connection that waits already is accepted without a turn of the event loop: a flood must not hold up the others.
+    # `sock_accept` does not yield if a connection is already queued. Yield here, so that a flood cannot block the loop.
     try:
         await asyncio.sleep(0)
         known = same_user(peer)
@@ -103,17 +105,17 @@ async def _accept(listening: socket.socket) -> socket.socket | None:
 
 
 async def readable(sock: socket.socket) -> None:
-    """Wait until there is something to read."""
-    loop, came = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(sock, came.set)
+    """Wait until the socket is readable."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sock, ready.set)
     try:
-        await came.wait()
+        await ready.wait()
     finally:
         loop.remove_reader(sock)
 
 
 def same_user(peer: socket.socket) -> bool:
-    """Whether the process at the other end of a Unix socket is this user's."""
-    told = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(told)
+    """Return whether the peer of a Unix socket runs as this user."""
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(credentials)
     return bool(user == os.geteuid())

@@ -1,4 +1,4 @@
-"""A call on its way to another process, and the reply that is awaited for it."""
+"""A call to another process, and its pending reply."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 
-class Call(NamedTuple):
-    """One awaited call. `settled`: every sequence number below it has been answered and may be forgotten."""
+class RemoteCall(NamedTuple):
+    """One call. `settled`: the caller has the replies to all sequence numbers below it."""
 
     caller: tuple[str, int, int]
     sequence: int
@@ -19,25 +19,26 @@ class Call(NamedTuple):
 
 
 class ReplySource(Protocol):
-    """Where replies arrive."""
+    """A connection on which replies arrive."""
 
-    def take(self, seconds: float = 0.0) -> None: ...
+    def poll(self, seconds: float = 0.0) -> None:
+        """Process messages that have arrived; block up to `seconds` for the first."""
 
 
 class PendingReply(asyncio.Future[Any]):
-    """The reply to a call that went to another process, and the connection it will arrive on, once there is one."""
+    """The future reply to a call, and the connection it arrives on. `connection` is None while there is none."""
 
-    def __init__(self, line: ReplySource | None) -> None:
+    def __init__(self, connection: ReplySource | None) -> None:
         super().__init__()
-        self.line = line
+        self.connection = connection
 
 
-def fail(answers: Iterable[asyncio.Future[Any]], kept: asyncio.Future[None]) -> None:
-    """Tell whoever waits for an answer why none will come. `kept`: what saw to it that there was a stream."""
-    for answer in answers:
-        if answer.done():
+def fail_replies(replies: Iterable[asyncio.Future[Any]], session: asyncio.Future[None]) -> None:
+    """Fail pending replies with the error of `session`, the finished task that session the stream open."""
+    for reply in replies:
+        if reply.done():
             continue
-        if kept.cancelled():
-            answer.cancel()
+        if session.cancelled():
+            reply.cancel()
         else:
-            answer.set_exception(kept.exception() or ConnectionError("the stream has ended"))
+            reply.set_exception(session.exception() or ConnectionError("the stream is closed"))

@@ -1,4 +1,4 @@
-"""The server's end: every actor of the run has one stream, and nobody else gets any."""
+"""The gRPC inference server: every expected actor of the run has one stream."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ import grpc
 from grpc import aio
 
 from thespis.core.errors import ThespisError
-from thespis.core.messages import Answer, Invitation
-from thespis.core.system.reaper import guarded
+from thespis.core.payloads import ActResponse, InferenceEndpoint
+from thespis.core.system.reaper import reaped
 from thespis.core.types import Stream
-from thespis.experience.seats import Told
-from thespis.transport.inference import Ask
-from thespis.transport.inference_schema import Layout, Malformed, read_hello
+from thespis.experience.trajectory_assembler import StepMessage
+from thespis.transport.inference import OnRequest
+from thespis.transport.inference_schema import InferenceSchema, MalformedMessage, read_hello
 from thespis.transport.tls import Tls
 
 SERVICE, METHOD = "thespis.Inference", "Act"
 TOKEN = "thespis-token"
 _HELLO_SECONDS = 10.0
-"""How long whoever opens a stream may take to say who it is."""
+"""Time limit for the hello of a new stream."""
 _STRANGER_MS = 10_000
-"""How long a connection may stay without a stream."""
+"""Time limit of a connection without a stream, in milliseconds."""
 _STREAMS = 64
-"""Streams of one connection at a time; an actor has one."""
+"""Maximum number of streams per connection; an actor has one."""
 _PING_MS = 20_000
-"""How often the other machine is asked whether it is still there. One that was switched off says nothing."""
+"""Keepalive interval in milliseconds. A machine that was switched off closes no connection."""
 _NAME_CHARACTERS = 60
-"""The name of a socket has 107 at most, and of these some are ours."""
+"""Maximum length of the directory name: the name of a socket has at most 107 characters."""
 
 
-class Refused(Exception):
-    """Somebody who is not let in, or not any longer, and what to tell them."""
+class RejectedStream(Exception):
+    """A refused stream: its gRPC status and the reason."""
 
     def __init__(self, status: grpc.StatusCode, why: str) -> None:
         super().__init__(why)
@@ -48,67 +48,68 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
-class Life:
-    """One life of an actor. `rows`: how many environments ask together, by the first of them."""
+class GrpcSession:
+    """An expected incarnation of an actor. `rows`: the size of each group of environments, by its first index."""
 
     stream: Stream
     rows: dict[int, int] = field(default_factory=dict)
-    leave: asyncio.Future[None] | None = None
-    """Done when its stream is to end; None while it has none."""
+    closing: asyncio.Future[None] | None = None
+    """Set to close the stream; None if there is no stream."""
 
 
 @dataclass(slots=True)
-class Question:
-    """One that came over a stream. `gone`: the stream is over."""
+class GrpcRequest:
+    """A request from a stream. `cancelled`: the stream is closed."""
 
-    give: Callable[[Answer], None]
-    gone: bool = False
+    respond: Callable[[ActResponse], None]
+    cancelled: bool = False
 
 
-class Door:
-    """Lets in those who know the token, are expected, and speak of the same arrays; each has one stream at a time.
+class GrpcInferenceServer:
+    """Accepts expected actors with the right token and array layout, one stream each.
 
-    A refusal is a status of that one stream. The others and the server never hear of it.
+    A refusal is the status of one stream and does not affect other streams.
     """
 
-    def __init__(self, layout: Layout, address: str | None = None, tls: Tls | None = None) -> None:
-        """`address`: where other machines reach this one; without it there is only a Unix socket, for this user."""
+    def __init__(self, layout: InferenceSchema, address: str | None = None, tls: Tls | None = None) -> None:
+        """`address`: where other machines reach this one. Without it the server listens on a private Unix socket."""
         self._layout, self._address, self._tls = layout, address, tls
         self._token = secrets.token_hex(32)
-        self._lives: dict[int, Life] = {}
+        self._sessions: dict[int, GrpcSession] = {}
         self._opening = asyncio.Lock()
         self._server: Any = None
         self._target = ""
-        self._left = ExitStack()
+        self._cleanup = ExitStack()
 
-    async def invite(self, stream: Stream, ask: Ask) -> Invitation:
-        """Expect this life of an actor from now on, and no earlier one: a stream that the actor had is over."""
+    async def open_session(self, stream: Stream, on_request: OnRequest) -> InferenceEndpoint:
+        """Expect this incarnation of an actor and no earlier one; close the stream of an earlier one."""
         async with self._opening:
             if self._server is None:
-                await self._open(ask)
+                await self._open(on_request)
         _, actor = stream.who
-        life = self._lives.get(actor)
-        if life is not None and life.leave is not None:
-            life.leave.set_result(None)
-            life.leave = None
-        if life is None or life.stream != stream:
-            self._lives[actor] = Life(stream)
-        return Invitation(self._target, self._token)
+        session = self._sessions.get(actor)
+        if session is not None and session.closing is not None:
+            session.closing.set_result(None)
+            session.closing = None
+        if session is None or session.stream != stream:
+            self._sessions[actor] = GrpcSession(stream)
+        return InferenceEndpoint(self._target, self._token)
 
     async def close(self) -> None:
+        """Close all streams and stop listening."""
         if self._server is not None:
             await self._server.stop(None)
-        self._left.close()
+        self._cleanup.close()
 
     # -- opening ----------------------------------------------------------------------------------
 
-    async def _open(self, ask: Ask) -> None:
+    async def _open(self, on_request: OnRequest) -> None:
         async def serve(_: Any, context: Any) -> None:
             try:
-                await self._receive(context, ask)
-            except Refused as refusal:
+                await self._serve(context, on_request)
+            except RejectedStream as refusal:
                 await context.abort(refusal.status, str(refusal))
-            except Malformed as error:
+            except MalformedMessage as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
         server = aio.server(options=self._options())
@@ -123,7 +124,7 @@ class Door:
             ("grpc.max_receive_message_length", self._layout.limit),
             ("grpc.max_send_message_length", self._layout.limit),
             ("grpc.so_reuseport", 0),
-            # An actor's connection always has its stream. One without is a stranger's, or what is left of a stream.
+            # An actor's connection always has a stream. Close connections without one.
             ("grpc.server_handshake_timeout_ms", _STRANGER_MS),
             ("grpc.max_connection_idle_ms", _STRANGER_MS),
             ("grpc.max_concurrent_streams", _STREAMS),
@@ -132,9 +133,9 @@ class Door:
         ]
 
     def _listen(self, server: Any) -> str:
-        """Take an address, and return what clients call it."""
+        """Bind an address and return the target that clients connect to."""
         if self._address is None:
-            target = f"unix:{self._private() / 'inference'}"
+            target = f"unix:{self._private_directory() / 'inference'}"
             server.add_insecure_port(target)
             return target
         host = f"[{self._address}]" if ":" in self._address else self._address
@@ -143,91 +144,95 @@ class Door:
                 return f"{host}:{server.add_insecure_port(f'{host}:0')}"
             return f"{host}:{server.add_secure_port(f'{host}:0', self._tls.server())}"
         except (OSError, RuntimeError) as error:
-            raise ThespisError(f"the inference server cannot listen at {host}: {error}") from error
+            raise ThespisError(f"the inference server cannot listen on {host}: {error}") from error
 
-    def _private(self) -> Path:
-        """A directory that only this user can enter, and that goes with this process however it ends."""
+    def _private_directory(self) -> Path:
+        """Create a directory that only this user can enter. It is removed however this process ends."""
         base = tempfile.gettempdir()
         short = base if len(base) < _NAME_CHARACTERS else "/tmp"
         directory = Path(tempfile.mkdtemp(prefix="thespis-", dir=short))  # its mode is 0700
-        self._left.enter_context(guarded("THESPIS_SOCKET", directory.name, directory))
+        self._cleanup.enter_context(reaped("THESPIS_SOCKET", directory.name, directory))
         return directory
 
     # -- one stream -------------------------------------------------------------------------------
 
-    async def _receive(self, context: Any, ask: Ask) -> None:
-        """Serve a stream from its hello to its end."""
+    async def _serve(self, context: Any, on_request: OnRequest) -> None:
+        """Serve a stream until it ends."""
         self._check_token(context)
-        life = await self._greet(context)
-        leave = life.leave = asyncio.get_running_loop().create_future()
-        answers: asyncio.Queue[bytes | None] = asyncio.Queue()
-        asked: dict[int, Question] = {}
-        answers.put_nowait(self._layout.hello(life.stream.who[1], life.stream.incarnation))
-        hearing = asyncio.create_task(self._hear(context, life, ask, asked, answers))
-        saying = asyncio.create_task(_say(context, answers))
+        session = await self._authenticate(context)
+        closing = session.closing = asyncio.get_running_loop().create_future()
+        responses: asyncio.Queue[bytes | None] = asyncio.Queue()
+        pending: dict[int, GrpcRequest] = {}
+        responses.put_nowait(self._layout.hello(session.stream.who[1], session.stream.incarnation))
+        reading = asyncio.create_task(self._read_requests(context, session, on_request, pending, responses))
+        writing = asyncio.create_task(_write_responses(context, responses))
         try:
-            done, _ = await asyncio.wait({hearing, saying, leave}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({reading, writing, closing}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            if life.leave is leave:
-                life.leave = None
-            hearing.cancel()
-            # Nobody waits for these any more, so no batch should.
-            for question in asked.values():
-                question.gone = True
-            # A stream cannot end with a status while a message is on its way out.
-            answers.put_nowait(None)
-            await asyncio.wait({saying})
+            if session.closing is closing:
+                session.closing = None
+            reading.cancel()
+            # The client no longer waits for these requests, so no batch should include them.
+            for request in pending.values():
+                request.cancelled = True
+            # A stream cannot end with a status while a message is being written.
+            responses.put_nowait(None)
+            await asyncio.wait({writing})
 
     def _check_token(self, context: Any) -> None:
         given = dict(context.invocation_metadata() or ()).get(TOKEN, "")
         if not isinstance(given, str) or not hmac.compare_digest(given.encode(), self._token.encode()):
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, "the token of the run is missing or wrong")
+            raise RejectedStream(grpc.StatusCode.UNAUTHENTICATED, "the token of the run is missing or wrong")
 
-    async def _greet(self, context: Any) -> Life:
-        """Whose stream it is."""
+    async def _authenticate(self, context: Any) -> GrpcSession:
+        """Read the hello and return the session it belongs to."""
         try:
             message = await asyncio.wait_for(context.read(), _HELLO_SECONDS)
         except TimeoutError:
-            raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {_HELLO_SECONDS:g} s") from None
+            raise RejectedStream(grpc.StatusCode.DEADLINE_EXCEEDED, f"no hello within {_HELLO_SECONDS:g} s") from None
         if message is aio.EOF:
-            raise Malformed("a stream without a hello")
+            raise MalformedMessage("the stream closed without a hello")
         hello = read_hello(message)
-        life = self._lives.get(hello.actor)
-        if life is None or life.stream.incarnation != hello.incarnation:
-            raise Refused(grpc.StatusCode.NOT_FOUND, f"no such life of actor {hello.actor} is expected")
+        session = self._sessions.get(hello.actor)
+        if session is None or session.stream.incarnation != hello.incarnation:
+            raise RejectedStream(
+                grpc.StatusCode.NOT_FOUND, f"incarnation {hello.incarnation} of actor {hello.actor} is not expected"
+            )
         if hello.layout != str(self._layout):
-            raise Malformed(f"actor {hello.actor} has {hello.layout}; this server takes {self._layout}")
-        if life.leave is not None:
-            raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"actor {hello.actor} has a stream already")
-        return life
+            raise MalformedMessage(f"actor {hello.actor} has {hello.layout}; this server takes {self._layout}")
+        if session.closing is not None:
+            raise RejectedStream(grpc.StatusCode.ALREADY_EXISTS, f"actor {hello.actor} already has a stream")
+        return session
 
-    async def _hear(
+    async def _read_requests(
         self,
         context: Any,
-        life: Life,
-        ask: Ask,
-        asked: dict[int, Question],
-        answers: asyncio.Queue[bytes | None],
+        session: GrpcSession,
+        on_request: OnRequest,
+        pending: dict[int, GrpcRequest],
+        responses: asyncio.Queue[bytes | None],
     ) -> None:
-        """Take in questions until the actor leaves."""
+        """Receive requests until the actor closes the stream."""
 
-        def give(told: Told, answer: Answer) -> None:
-            del asked[told.start]
-            answers.put_nowait(self._layout.answer(told, answer))
+        def respond(step: StepMessage, response: ActResponse) -> None:
+            del pending[step.start]
+            responses.put_nowait(self._layout.encode_response(step, response))
 
         while (message := await context.read()) is not aio.EOF:
-            told = self._layout.read_question(message, life.stream)
-            rows = len(told.flags)
-            if life.rows.setdefault(told.start, rows) != rows or told.start in asked:
-                raise Malformed(f"environments from {told.start} on have asked already, or were not {rows} before")
-            question = asked[told.start] = Question(partial(give, told))
-            ask(told, question)
+            step = self._layout.decode_request(message, session.stream)
+            rows = len(step.flags)
+            if session.rows.setdefault(step.start, rows) != rows or step.start in pending:
+                raise MalformedMessage(
+                    f"environments from {step.start} on already have an open request, or were not {rows} before"
+                )
+            request = pending[step.start] = GrpcRequest(partial(respond, step))
+            on_request(step, request)
 
 
-async def _say(context: Any, answers: asyncio.Queue[bytes | None]) -> None:
-    """Give answers as they come, until None or until the actor is gone; a stream takes one at a time."""
+async def _write_responses(context: Any, responses: asyncio.Queue[bytes | None]) -> None:
+    """Write responses one at a time, until None or until the actor is gone."""
     with suppress(aio.InternalError):
-        while (answer := await answers.get()) is not None:
-            await context.write(answer)
+        while (response := await responses.get()) is not None:
+            await context.write(response)

@@ -1,31 +1,35 @@
-"""What an inference server and the channels that lead to it know of each other."""
+"""The interface between an inference server and its listeners (gRPC, shared memory)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol
 
-from thespis.core.messages import Answer, Invitation
+from thespis.core.payloads import ActResponse, InferenceEndpoint
 from thespis.core.types import Stream
-from thespis.experience.seats import Told
+from thespis.experience.trajectory_assembler import StepMessage
 
 
-class Asker(Protocol):
-    """Who waits for an answer."""
+class Responder(Protocol):
+    """The sender of a request, which waits for a response."""
 
     @property
-    def gone(self) -> bool:
-        """Whether nobody waits any longer."""
+    def cancelled(self) -> bool:
+        """Whether the client no longer waits."""
 
-    def give(self, answer: Answer) -> None: ...
-
-
-Ask = Callable[[Told, Asker], None]
+    def respond(self, response: ActResponse) -> None:
+        """Send the response."""
 
 
-class AnyDoor(Protocol):
-    """Where actors come in with streams of their own."""
+OnRequest = Callable[[StepMessage, Responder], None]
+"""Handler of a received request."""
 
-    async def invite(self, stream: Stream, ask: Ask) -> Invitation: ...
 
-    async def close(self) -> None: ...
+class InferenceListener(Protocol):
+    """Accepts one stream per actor."""
+
+    async def open_session(self, stream: Stream, on_request: OnRequest) -> InferenceEndpoint:
+        """Expect an incarnation of an actor; return where and with which token it connects."""
+
+    async def close(self) -> None:
+        """Close all streams and stop listening."""

@@ -1,7 +1,7 @@
-"""Messages of a form that was sent before: only what differs travels, and nothing is pickled.
+"""Schemas of repeated messages: a message with a known schema is sent as numbers and arrays, without a pickle.
 
-An actor that asks for actions, hands over unrolls or takes weights sends the same arrays thousands of times a second,
-with other numbers in them. For small ones the pickle around them costs more than everything else on the way.
+Requests for actions, inserted unrolls and pulled weights repeat thousands of times a second with the same structure.
+For small arrays the pickle costs more than the rest of the transfer.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from thespis.core.types import Array, Stream
-from thespis.transport.calls import Call
+from thespis.transport.calls import RemoteCall
 
-_MOST = 64
-"""Forms that a line remembers; what comes after them is pickled as ever."""
+_MAX_SCHEMAS = 64
+"""Maximum number of schemas of a connection. Messages of further schemas are pickled."""
 _ALIGN = 8
 _FIXED = frozenset((str, bool, type(None), Stream))
-"""What is part of the form: who says it, and words and switches that hardly ever change."""
+"""Types whose values are part of the schema, because they rarely change."""
 _NUMBERS = {int: "q", float: "d"}
 
 
-class Parts(NamedTuple):
-    """A message taken apart: `key` is what all messages of its form share, `numbers` and `arrays` what differs."""
+class MessageParts(NamedTuple):
+    """A flattened message. `key` identifies its schema; `numbers` and `arrays` differ between messages."""
 
     key: tuple[Any, ...]
     numbers: list[int | float]
     arrays: list[Array]
 
 
-def take_apart(message: Any) -> Parts | None:
-    """The parts of a call or an answer made of arrays and numbers, or of nothing; None for any other message."""
+def flatten_message(message: Any) -> MessageParts | None:
+    """Flatten a call or a reply that consists of arrays and numbers; return None for any other message."""
     try:
         number, content = message
-        if type(content) is Call:
-            given: Any = content.args
+        if type(content) is RemoteCall:
+            value: Any = content.args
             key: list[Any] = [content.caller, content.service, content.method]
             numbers: list[int | float] = [number, content.sequence, content.settled]
         else:
-            (given,) = content
+            (value,) = content
             key, numbers = [], [number]
     except (TypeError, ValueError):
         return None
     arrays: list[Array] = []
-    if not _collect(given, key, numbers, arrays):
+    if not _flatten(value, key, numbers, arrays):
         return None
-    return Parts(tuple(key), numbers, arrays)
+    return MessageParts(tuple(key), numbers, arrays)
 
 
-def _collect(value: Any, key: list[Any], numbers: list[int | float], arrays: list[Array]) -> bool:
-    """Add the parts of `value`; False if it is not only made of what a form can be made of."""
+def _flatten(value: Any, key: list[Any], numbers: list[int | float], arrays: list[Array]) -> bool:
+    """Append the parts of `value`; return False if it contains a type that a schema cannot hold."""
     kind = type(value)
     if kind is np.ndarray:
         dtype = value.dtype
@@ -73,52 +73,52 @@ def _collect(value: Any, key: list[Any], numbers: list[int | float], arrays: lis
         return True
     if kind is dict:
         key += dict, tuple(value)
-        held: Any = value.values()
+        parts: Any = value.values()
     elif issubclass(kind, tuple | list):
         key += kind, len(value)
-        held = value
+        parts = value
     elif is_dataclass(kind):
         key.append(kind)
-        held = _fields(kind)(value)
+        parts = _fields(kind)(value)
     else:
         return False
-    for part in held:  # noqa: SIM110  # `all` with a generator takes twice as long
-        if not _collect(part, key, numbers, arrays):
+    for part in parts:  # noqa: SIM110  # `all` with a generator takes twice as long
+        if not _flatten(part, key, numbers, arrays):
             return False
     return True
 
 
 @cache
 def _fields(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
-    """What gives the values of all fields of a dataclass."""
+    """Return a function that reads all fields of a dataclass."""
     names = [field.name for field in fields(kind)]
     return attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, name) for name in names)
 
 
 class _Number:
-    """Stands where a number is."""
+    """Placeholder of a number."""
 
 
-class _Place(NamedTuple):
-    """Stands where an array is."""
+class _ArraySlot(NamedTuple):
+    """Placeholder of an array."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int
 
 
-class _Built(NamedTuple):
-    """Stands where something made of other parts is."""
+class _Container(NamedTuple):
+    """Placeholder of a container."""
 
     kind: Any
     keys: tuple[Any, ...]
     parts: list[Any]
 
 
-class Form:
-    """What all messages alike have in common.
+class MessageSchema:
+    """The common structure of repeated messages.
 
-    `size`: bytes that their arrays take, each at one of `offsets`.
+    `size`: total bytes of the arrays. `offsets`: the offset of each array.
     """
 
     def __init__(self, number: int, message: Any) -> None:
@@ -126,56 +126,56 @@ class Form:
         self.number, self.size = number, 0
         self.offsets: list[int] = []
         self._paddings: list[bytes] = []
-        self._call = content._replace(args=()) if type(content) is Call else None
+        self._call = content._replace(args=()) if type(content) is RemoteCall else None
         self._numbers = "qqq" if self._call is not None else "q"
-        self._plan = self._planned(content.args if self._call is not None else content[0])
+        self._plan = self._describe(content.args if self._call is not None else content[0])
         self.numbers = struct.Struct(f"<{self._numbers}")
 
-    def _planned(self, value: Any) -> Any:
-        """What `value` is made of, with places where each message has something else."""
+    def _describe(self, value: Any) -> Any:
+        """Return the structure of `value`, with placeholders for numbers and arrays."""
         kind: Any = type(value)
         if kind is np.ndarray:
-            place = _Place(value.shape, value.dtype, self.size)
+            slot = _ArraySlot(value.shape, value.dtype, self.size)
             self.offsets.append(self.size)
             self._paddings.append(bytes(-value.nbytes % _ALIGN))
             self.size += value.nbytes + len(self._paddings[-1])
-            return place
+            return slot
         if kind in _NUMBERS:
             self._numbers += _NUMBERS[kind]
             return _Number
         if kind in _FIXED:
             return value
         if kind is dict:
-            return _Built(kind, tuple(value), [self._planned(part) for part in value.values()])
-        held = value if issubclass(kind, tuple | list) else _fields(kind)(value)
-        return _Built(kind, (), [self._planned(part) for part in held])
+            return _Container(kind, tuple(value), [self._describe(part) for part in value.values()])
+        parts = value if issubclass(kind, tuple | list) else _fields(kind)(value)
+        return _Container(kind, (), [self._describe(part) for part in parts])
 
-    def joined(self, arrays: list[Array]) -> bytes:
-        """The arrays of a message one after the other, each where its offset says."""
+    def join(self, arrays: list[Array]) -> bytes:
+        """Concatenate the arrays of a message, each at its offset."""
         pieces: Any = zip(arrays, self._paddings, strict=True)
         return b"".join(chain.from_iterable(pieces))
 
-    def make(self, frame: bytes, at: int, memory: Any) -> Any:
-        """The message with the numbers at `at` of a frame, and arrays that are views of `memory`."""
+    def unflatten(self, frame: bytes, at: int, memory: Any) -> Any:
+        """Rebuild a message from the numbers at `at` of a frame, with arrays that are views of `memory`."""
         numbers = iter(self.numbers.unpack_from(frame, at))
         number, call = next(numbers), self._call
         if call is None:
-            return number, (_made(self._plan, numbers, memory),)
+            return number, (_fill(self._plan, numbers, memory),)
         sequence, settled = next(numbers), next(numbers)
-        args = _made(self._plan, numbers, memory)
-        return number, Call(call.caller, sequence, settled, call.service, call.method, args)
+        args = _fill(self._plan, numbers, memory)
+        return number, RemoteCall(call.caller, sequence, settled, call.service, call.method, args)
 
 
-def _made(plan: Any, numbers: Iterator[int | float], memory: Any) -> Any:
-    """What a plan says, with these numbers and arrays in its places."""
+def _fill(plan: Any, numbers: Iterator[int | float], memory: Any) -> Any:
+    """Replace the placeholders of a plan by numbers and arrays."""
     kind = type(plan)
-    if kind is _Place:
+    if kind is _ArraySlot:
         return np.ndarray(plan.shape, plan.dtype, memory, plan.offset)
     if plan is _Number:
         return next(numbers)
-    if kind is not _Built:
+    if kind is not _Container:
         return plan
-    parts = [_made(part, numbers, memory) for part in plan.parts]
+    parts = [_fill(part, numbers, memory) for part in plan.parts]
     if plan.kind is list:
         return parts
     if plan.kind is tuple:
@@ -185,27 +185,27 @@ def _made(plan: Any, numbers: Iterator[int | float], memory: Any) -> Any:
     return plan.kind(*parts)
 
 
-class Forms:
-    """The forms of one line. Each is named when a message of it first goes, so both ends number them alike."""
+class SchemaCache:
+    """The schemas of one connection. The first message of a schema carries its number, so both ends agree on it."""
 
     def __init__(self) -> None:
-        self._sent: dict[Any, Form] = {}
-        self._received: dict[int, Form] = {}
+        self._sent: dict[Any, MessageSchema] = {}
+        self._received: dict[int, MessageSchema] = {}
 
-    def known(self, parts: Parts) -> Form | None:
-        """The form of what is about to go, if the other side knows it."""
+    def find(self, parts: MessageParts) -> MessageSchema | None:
+        """Return the schema of a message to send, or None if the peer does not know it."""
         return self._sent.get(parts.key)
 
-    def name(self, parts: Parts, message: Any) -> int:
-        """The number of a new form, which goes with this message; -1 if it is to stay without."""
-        if len(self._sent) >= _MOST:
+    def register(self, parts: MessageParts, message: Any) -> int:
+        """Add a schema for this message and return its number; return -1 if the cache is full."""
+        if len(self._sent) >= _MAX_SCHEMAS:
             return -1
-        self._sent[parts.key] = Form(len(self._sent), message)
+        self._sent[parts.key] = MessageSchema(len(self._sent), message)
         return len(self._sent) - 1
 
     def learn(self, number: int, message: Any) -> None:
-        """A message came that others will be like."""
-        self._received[number] = Form(number, message)
+        """Store the schema of a received message under the sender's number."""
+        self._received[number] = MessageSchema(number, message)
 
-    def __getitem__(self, number: int) -> Form:
+    def __getitem__(self, number: int) -> MessageSchema:
         return self._received[number]

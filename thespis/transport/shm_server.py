@@ -1,8 +1,8 @@
-"""The server's end for actors on the same machine: what is asked and answered stays in memory that both can see.
+"""The shared-memory inference server, for actors on the same machine.
 
-Actors come to a Unix socket in the abstract namespace, which has no file and goes with its process; it opens only for
-the same user, who must also know the token. Over it they are given their memory (see shared_buffer.py). From then on
-the socket only wakes.
+Actors connect to a Unix socket in the abstract namespace. The server accepts processes of the same user that know the
+token, and sends each the descriptor of a shared buffer (see shared_buffer.py). Afterwards the socket carries only
+wake-ups.
 """
 
 from __future__ import annotations
@@ -19,172 +19,184 @@ from functools import partial
 
 import numpy as np
 
-from thespis.core.messages import Answer, Invitation
+from thespis.core.payloads import ActResponse, InferenceEndpoint
 from thespis.core.types import Stream, Tree, map_tree
-from thespis.experience.seats import Told, usual_flags
+from thespis.experience.trajectory_assembler import StepMessage, common_flags
 from thespis.transport import accept
-from thespis.transport.inference import Ask
-from thespis.transport.inference_schema import Layout, Malformed, read_hello
-from thespis.transport.shared_buffer import ANSWER, LONGEST, QUESTION, REMINDER, Page
+from thespis.transport.accept import TOKEN_BYTES
+from thespis.transport.inference import OnRequest
+from thespis.transport.inference_schema import InferenceSchema, MalformedMessage, read_hello
+from thespis.transport.shared_buffer import MAX_MESSAGE_BYTES, REQUEST, RESPONSE, WAKE_UP, SharedBuffer
 
-TOKEN_BYTES = 32
 WELCOME = b"\x01"
-"""What a refusal does not begin with: that is text."""
+"""The reply to an accepted hello. A refusal is text and does not begin with this byte."""
 _HELLO_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
-class Life:
-    """One life of an actor that is expected, and its stream if it has come."""
+class ShmSession:
+    """An expected incarnation of an actor, and its connection once it has one."""
 
     stream: Stream
-    desk: Desk | None = None
+    connection: ShmConnection | None = None
 
 
-class NearDoor:
-    """Lets in those who know the token, are expected, and speak of the same arrays; each has one stream at a time."""
+class ShmInferenceServer:
+    """Accepts expected actors with the right token and array layout, one connection each."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: InferenceSchema) -> None:
         self._layout = layout
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._address = f"thespis-{secrets.token_hex(16)}"
-        self._lives: dict[int, Life] = {}
+        self._sessions: dict[int, ShmSession] = {}
         self._socket: socket.socket | None = None
-        self._receiving: asyncio.Task[None] | None = None
+        self._serving: asyncio.Task[None] | None = None
 
-    async def invite(self, stream: Stream, ask: Ask) -> Invitation:
-        """Expect this life of an actor from now on, and no earlier one: a stream that the actor had is over."""
+    async def open_session(self, stream: Stream, on_request: OnRequest) -> InferenceEndpoint:
+        """Expect this incarnation of an actor and no earlier one; close the connection of an earlier one."""
         if self._socket is None:
             self._socket = accept.listen(self._address, socket.SOCK_SEQPACKET)
-            # For ever; a stranger is turned away and changes nothing.
-            self._receiving = asyncio.create_task(accept.serve(self._socket, partial(self._meet, ask)))
+            # Runs until `close`. A refused connection does not end it.
+            self._serving = asyncio.create_task(accept.serve(self._socket, partial(self._accept, on_request)))
         _, actor = stream.who
-        self._dismiss(actor)
-        self._lives[actor] = Life(stream)
-        return Invitation(self._address, self._token.hex())
+        self._close_session(actor)
+        self._sessions[actor] = ShmSession(stream)
+        return InferenceEndpoint(self._address, self._token.hex())
 
     async def close(self) -> None:
-        for actor in self._lives:
-            self._dismiss(actor)
-        if self._socket is not None and self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.gather(self._receiving, return_exceptions=True)
+        """Close all connections and stop listening."""
+        for actor in self._sessions:
+            self._close_session(actor)
+        if self._socket is not None and self._serving is not None:
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)
             self._socket.close()
 
-    def _dismiss(self, actor: int) -> None:
-        life = self._lives.get(actor)
-        if life is not None and life.desk is not None:
-            life.desk.leave()
+    def _close_session(self, actor: int) -> None:
+        session = self._sessions.get(actor)
+        if session is not None and session.connection is not None:
+            session.connection.close()
 
-    async def _meet(self, ask: Ask, guest: socket.socket) -> None:
+    async def _accept(self, on_request: OnRequest, client: socket.socket) -> None:
         try:
-            hello = await asyncio.get_running_loop().sock_recv(guest, _HELLO_BYTES)
-            life = self._greet(hello)
-            life.desk = Desk(guest, self._layout, life.stream, ask)
-        except Malformed as refusal:
+            hello = await asyncio.get_running_loop().sock_recv(client, _HELLO_BYTES)
+            session = self._authenticate(hello)
+            session.connection = ShmConnection(client, self._layout, session.stream, on_request)
+        except MalformedMessage as refusal:
             with suppress(OSError):
-                guest.send(f"{refusal}".encode())
-            guest.close()
-        except BaseException:  # too late, or no memory for it: it is not refused, and may come again
-            guest.close()
+                client.send(f"{refusal}".encode())
+            client.close()
+        except BaseException:  # a timeout, or no memory: not a refusal, so the client retries
+            client.close()
             raise
 
-    def _greet(self, hello: bytes) -> Life:
-        """Whose stream it is."""
-        token, said = hello[:TOKEN_BYTES], hello[TOKEN_BYTES:]
+    def _authenticate(self, hello: bytes) -> ShmSession:
+        """Check a hello and return the session it belongs to."""
+        token, body = hello[:TOKEN_BYTES], hello[TOKEN_BYTES:]
         if not hmac.compare_digest(token, self._token):
-            raise Malformed("the token of the run is missing or wrong")
-        who = read_hello(said)
-        life = self._lives.get(who.actor)
-        if life is None or life.stream.incarnation != who.incarnation:
-            raise Malformed(f"no such life of actor {who.actor} is expected")
-        if who.layout != str(self._layout):
-            raise Malformed(f"actor {who.actor} has {who.layout}; this server takes {self._layout}")
-        if life.desk is not None and not life.desk.left:
-            raise Malformed(f"actor {who.actor} has a stream already")
-        return life
+            raise MalformedMessage("the token of the run is missing or wrong")
+        client = read_hello(body)
+        session = self._sessions.get(client.actor)
+        if session is None or session.stream.incarnation != client.incarnation:
+            raise MalformedMessage(f"incarnation {client.incarnation} of actor {client.actor} is not expected")
+        if client.layout != str(self._layout):
+            raise MalformedMessage(f"actor {client.actor} has {client.layout}; this server takes {self._layout}")
+        if session.connection is not None and not session.connection.closed:
+            raise MalformedMessage(f"actor {client.actor} already has a connection")
+        return session
 
 
-class Desk:
-    """One actor's stream."""
+class ShmConnection:
+    """The connection of one actor."""
 
-    def __init__(self, guest: socket.socket, layout: Layout, stream: Stream, ask: Ask) -> None:
-        self.left = False
-        self._socket, self._stream, self._ask = guest, stream, ask
-        self._questions: dict[int, Question] = {}
+    def __init__(self, client: socket.socket, layout: InferenceSchema, stream: Stream, on_request: OnRequest) -> None:
+        self.closed = False
+        self._socket, self._stream, self._on_request = client, stream, on_request
+        self._requests: dict[int, ShmRequest] = {}
         memory = os.memfd_create("thespis-inference", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(memory, Page.size(layout))
-            self._page = Page(layout, mmap.mmap(memory, 0))
-            with suppress(OSError):  # who is gone already is noticed below
-                socket.send_fds(guest, [WELCOME], [memory])
+            os.ftruncate(memory, SharedBuffer.size(layout))
+            self._buffer = SharedBuffer(layout, mmap.mmap(memory, 0))
+            with suppress(OSError):  # a closed client is detected by the next read
+                socket.send_fds(client, [WELCOME], [memory])
         finally:
             os.close(memory)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(guest, self._hear)
+        self._loop.add_reader(client, self._on_readable)
 
-    def leave(self) -> None:
-        """End it; nobody waits any more for what was asked."""
-        if not self.left:
-            self.left = True
+    def close(self) -> None:
+        """Close the connection; its pending requests are cancelled."""
+        if not self.closed:
+            self.closed = True
             self._loop.remove_reader(self._socket)
             self._socket.close()
 
-    def say(self, message: bytes) -> None:
-        with suppress(OSError):  # who is gone is noticed where its end is read
+    def send(self, message: bytes) -> None:
+        """Send a message; do nothing if the client is gone."""
+        with suppress(OSError):  # a closed client is detected by the next read
             self._socket.send(message)
 
-    def _hear(self) -> None:
+    def _on_readable(self) -> None:
         try:
-            message = self._socket.recv(LONGEST)
+            message = self._socket.recv(MAX_MESSAGE_BYTES)
         except BlockingIOError:
             return
         except OSError:
             message = b""
-        if len(message) == QUESTION.size:
-            number, start, rows, finals, usual = QUESTION.unpack(message)
-            question = self._questions.get(start)
-            if question is None:
-                question = self._questions[start] = Question(self, self._page, start, rows)
-            elif question.open:
-                raise Malformed(f"environments from {start} on have asked already")
-            self._ask(question.told(self._stream, number, finals, usual), question)
-        elif len(message) == REMINDER.size:
-            self._questions[REMINDER.unpack(message)[0]].remind()
+        if len(message) == REQUEST.size:
+            number, start, rows, finals, common = REQUEST.unpack(message)
+            request = self._requests.get(start)
+            if request is None:
+                request = self._requests[start] = ShmRequest(self, self._buffer, start, rows)
+            elif request.open:
+                raise MalformedMessage(f"environments from {start} on already have an open request")
+            self._on_request(request.read(self._stream, number, finals, common), request)
+        elif len(message) == WAKE_UP.size:
+            self._requests[WAKE_UP.unpack(message)[0]].wake_up()
         else:
-            self.leave()
+            self.close()
 
 
-class Question:
-    """What environments ask together, again and again; one at a time."""
+class ShmRequest:
+    """The requests of one group of environments, one at a time. The object is reused."""
 
-    __slots__ = ("_desk", "_number", "_page", "_place", "_start", "_usual", "open")
+    __slots__ = ("_buffer", "_common_flags", "_connection", "_number", "_slot", "_start", "open")
 
-    def __init__(self, desk: Desk, page: Page, start: int, rows: int) -> None:
-        self._desk, self._page, self._start, self._place = desk, page, start, page.place(start, rows)
+    def __init__(self, connection: ShmConnection, buffer: SharedBuffer, start: int, rows: int) -> None:
+        self._connection, self._buffer, self._start, self._slot = connection, buffer, start, buffer.slot(start, rows)
         self._number, self.open = 0, False
-        self._usual = usual_flags(rows).flags
+        self._common_flags = common_flags(rows).flags
 
-    def told(self, stream: Stream, number: int, finals: int, usual: int) -> Told:
-        """What stands in the memory now. It stays there until the next question but one."""
+    def read(self, stream: Stream, number: int, finals: int, common: int) -> StepMessage:
+        """Return the request in the buffer. Its arrays stay valid until the next request but one."""
         self._number, self.open = number, True
-        seen = self._place.seen[number & 1]
-        last: Tree | None = None if finals < 0 else map_tree(lambda rows: rows[:finals], seen.finals)
-        return Told(stream, self._start, number, seen.obs, seen.rewards, self._usual if usual else seen.flags, last)
+        arrays = self._slot.requests[number & 1]
+        final: Tree | None = None if finals < 0 else map_tree(lambda rows: rows[:finals], arrays.finals)
+        return StepMessage(
+            stream,
+            self._start,
+            number,
+            arrays.obs,
+            arrays.rewards,
+            self._common_flags if common else arrays.flags,
+            final,
+        )
 
     @property
-    def gone(self) -> bool:
-        return self._desk.left
+    def cancelled(self) -> bool:
+        """Whether the client is gone."""
+        return self._connection.closed
 
-    def give(self, answer: Answer) -> None:
-        place, self.open = self._place, False
-        np.copyto(place.actions, answer.actions)
-        np.copyto(place.logp, answer.logp)
-        self._page.answer(self._start, self._number, answer.version)
-        if not self._page.looked_at:
-            self._desk.say(ANSWER.pack(self._number, self._start))
+    def respond(self, response: ActResponse) -> None:
+        """Write the response, and wake the client unless it spins."""
+        slot, self.open = self._slot, False
+        np.copyto(slot.actions, response.actions)
+        np.copyto(slot.logp, response.logp)
+        self._buffer.publish_response(self._start, self._number, response.version)
+        if not self._buffer.spinning:
+            self._connection.send(RESPONSE.pack(self._number, self._start))
 
-    def remind(self) -> None:
-        """The actor has stopped looking. It is told, if it was answered when it was thought to look."""
+    def wake_up(self) -> None:
+        """The actor stopped spinning: notify it of a response that was written while it was spinning."""
         if not self.open:
-            self._desk.say(ANSWER.pack(self._number, self._start))
+            self._connection.send(RESPONSE.pack(self._number, self._start))

@@ -1,1 +1,1 @@
-"""The maths of learning: pure functions on tensors, and the updates made of them."""
+"""Losses and targets as pure functions on tensors, and the updates that use them."""

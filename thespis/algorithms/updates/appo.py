@@ -27,18 +27,18 @@ from thespis.networks.policies import PolicyNetwork
 def appo_loss(
     ratio: Tensor, entropy: Tensor, values: Tensor, traced: VTraceReturns, weight: Tensor, cfg: APPO
 ) -> tuple[PolicyTerms, tuple[Tensor, Tensor, Tensor]]:
-    """Clipped surrogate, value error and entropy bonus, and the derivatives of their total. All tensors `[T, B]`.
+    """Clipped surrogate, value error and entropy bonus, and the derivatives of the total loss. All tensors `[T, B]`.
 
-    With mu the policy that acted, ratio = pi(a|x) / mu(a|x), and v the V-trace targets:
+    With mu the behaviour policy, ratio = pi(a|x) / mu(a|x), and v the V-trace targets:
 
         A_t  = r_t + discount_t * v_{t+1} - V(x_t)
         loss = mean(-min(ratio * A, clip(ratio, 1 - clip, 1 + clip) * A)
                     + value_cost * (V - v)^2 / 2 - entropy_cost * entropy)
 
-    V-trace multiplies A_t by min(pg_rho_bar, ratio), because its loss is -A_t log pi. The surrogate contains the ratio
-    already: its gradient is ratio * A_t * grad log pi, so another factor would correct twice. The clip bounds that
-    ratio in the direction of the advantage. Truncated ratios remain in v, where `rho_bar` and `c_bar` bound the
-    variance. The derivatives are by log pi, entropy and values; they cost less than to let autograd find them.
+    V-trace multiplies A_t by min(pg_rho_bar, ratio), because its loss is -A_t log pi. The surrogate already contains
+    the ratio: its gradient is ratio * A_t * grad log pi, so another factor would correct twice. The clip bounds this
+    ratio in the direction of the advantage. In v, `rho_bar` and `c_bar` still truncate ratios to bound the variance.
+    The derivatives are with respect to log pi, entropy and values; they are cheaper than autograd.
     """
     advantages = normalised(traced.advantages, weight) if cfg.normalize_advantages else traced.advantages
     objective, pull = clipped_surrogate(ratio, advantages, cfg.clip)
@@ -48,7 +48,7 @@ def appo_loss(
 
 
 class APPOUpdate(PolicyUpdate):
-    """Turns unrolls of older policies into gradients, one step per batch."""
+    """The APPO update: unrolls, perhaps of older policies, to gradients; one step per batch."""
 
     minibatches: ClassVar[None] = None
 
@@ -58,6 +58,7 @@ class APPOUpdate(PolicyUpdate):
         self._clips = Clips(cfg.rho_bar, cfg.c_bar, lambda_=cfg.trace_decay, weighted=False)
 
     def gradients(self, batch: Unroll, want_metrics: bool = False) -> Gradients:
+        """Gradients of `appo_loss`."""
         cfg = self._cfg
         output, valid = self.forward(batch), as_tensor(batch.valid)
         logp, entropy = self.network.distribution.evaluate(output.params[:-1], as_tensor(batch.actions))
@@ -76,10 +77,10 @@ class APPOUpdate(PolicyUpdate):
 
 
 def _metrics(log_ratio: Tensor, values: Tensor, targets: Tensor, clip: float) -> dict[str, float]:
-    """How far the policy is from the one that acted, and how good values are, over valid rows `[N]`."""
+    """Distance of the policy from the behaviour policy, and quality of the values, over valid rows `[N]`."""
     ratio = log_ratio.exp()
     outside = ((ratio - 1.0).abs() > clip).float().mean()
-    # An unbiased estimate of the divergence that is never negative: mean of ratio - 1 - log ratio.
+    # An unbiased, non-negative estimate of the KL divergence: the mean of ratio - 1 - log ratio.
     kl = (ratio - 1.0 - log_ratio).mean()
     scalars = torch.stack((ratio.mean(), outside, kl, explained_variance(values, targets)))
     names = ("ratio_mean", "clip_fraction", "approx_kl", "explained_variance")

@@ -12,7 +12,7 @@ from thespis.algorithms.dpg import DPG
 from thespis.algorithms.updates.dqn import ValueUpdate
 from thespis.algorithms.updates.update import Gradients
 from thespis.core.errors import NonFiniteLoss
-from thespis.core.types import Transitions, map_tree
+from thespis.core.types import TransitionBatch, map_tree
 from thespis.networks.dpg import Critic, DPGNetwork
 from thespis.networks.inputs import as_tensor, as_tensors
 
@@ -20,33 +20,32 @@ from thespis.networks.inputs import as_tensor, as_tensors
 def action_slopes(critic: Critic, features: Tensor, actions: Tensor, bound: float) -> Tensor:
     """dQ/da at `actions`, each element clipped to [-bound, bound]: `[N, A]`, like `actions`.
 
-    `features`: `[N, F]`, what the critic's encoder made of the observations.
+    `features`: `[N, F]`, the critic's encoding of the observations.
     """
     chosen = actions.detach().requires_grad_()
     (slopes,) = torch.autograd.grad(critic.value(features.detach(), chosen).sum(), chosen)
     return slopes.clamp(-bound, bound)
 
 
-def critic_loss(errors: Tensor, weights: Tensor) -> Tensor:
-    """Half the squared errors `[N]`, weighted; its derivative by each error is weight * error."""
+def dpg_critic_loss(errors: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sum of half the squared errors `[N]`; its derivative by each error is weight * error."""
     return 0.5 * torch.dot(weights * errors, errors)
 
 
-def actor_loss(actions: Tensor, slopes: Tensor) -> Tensor:
-    """Has the gradient of -mean of Q(x, a) at `actions` `[N, A]`, whose derivative by the action is `slopes`.
+def dpg_actor_loss(actions: Tensor, slopes: Tensor) -> Tensor:
+    """A loss with the gradient of -mean Q(x, a) at `actions` `[N, A]`, given dQ/da as `slopes`.
 
-    The deterministic policy gradient theorem (Silver et al., 2014): the critic enters by its slopes only, so they can
-    be clipped and the critic's weights stay as they are.
+    By the deterministic policy gradient theorem (Silver et al., 2014) the critic enters only through its slopes, so
+    they can be clipped and the critic's weights receive no gradient.
     """
     return -(actions * slopes).sum() / len(actions)
 
 
 class DPGUpdate(ValueUpdate):
-    """Turns transitions into gradients of the actor and the critic it holds; applying them is somebody else's step.
+    """The DPG update: transitions to gradients of policy and critic. An exchange applies them.
 
-    The critic moves towards R + D q(x', pi(x')) of the target networks, its squared errors weighted by importance.
-    The actor moves up the critic's slope where its own action is; nothing of that reaches the critic's weights.
-    Priorities are |TD error|.
+    The critic regresses on R + D q(x', pi(x')) of the target networks, with importance-weighted squared errors. The
+    policy follows dQ/da at its own action, without a gradient to the critic's weights. Priorities are |TD error|.
     """
 
     network: DPGNetwork
@@ -56,7 +55,8 @@ class DPGUpdate(ValueUpdate):
         super().__init__(network, cfg.target_period, count_updates)
         self._cfg = cfg
 
-    def gradients(self, batch: Transitions, want_metrics: bool = False) -> Gradients:
+    def gradients(self, batch: TransitionBatch, want_metrics: bool = False) -> Gradients:
+        """Gradients of both losses, and new priorities."""
         network, target, critic, obs = self.network, self._target, self.network.critic, as_tensors(batch.obs)
         with torch.no_grad():
             following = as_tensors(batch.next_obs)
@@ -68,15 +68,15 @@ class DPGUpdate(ValueUpdate):
             errors = q - targets
             weights = as_tensor(batch.weights) / len(errors)
             pulls = weights * errors
-            loss = float(critic_loss(errors, weights))
+            loss = float(dpg_critic_loss(errors, weights))
         if not math.isfinite(loss):
             raise NonFiniteLoss(f"loss {loss}")
         priorities = errors.abs_().numpy()
         actions = network.act(obs)
         slopes = action_slopes(critic, features, actions, self._cfg.slope_clip)
-        # Products, as in DQN: the gradients of both losses, without autograd seeing the losses themselves. No parameter
-        # is in both, so one sum has them all.
-        descent = torch.dot(q, pulls) + actor_loss(actions, slopes)
+        # As in DQN, products give the gradients of both losses without building the losses in autograd. The losses
+        # share no parameter, so one sum is enough.
+        descent = torch.dot(q, pulls) + dpg_actor_loss(actions, slopes)
         gradients = torch.autograd.grad(descent, self.parameters, materialize_grads=True)
         metrics: dict[str, float] = {}
         if want_metrics:
@@ -84,6 +84,6 @@ class DPGUpdate(ValueUpdate):
             metrics = {f"train/{name}": float(part.mean()) for name, part in parts.items()} | {"train/loss": loss}
         return Gradients(list(gradients), metrics, priorities)
 
-    def observe(self, batch: Transitions) -> None:
-        """An update from `batch` was applied."""
+    def observe(self, batch: TransitionBatch) -> None:
+        """Update running statistics and the target network after an update from `batch`."""
         self._applied(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))

@@ -1,4 +1,4 @@
-"""Q-learning from n-step transitions: DQN (Mnih et al., 2015), with the double estimator (van Hasselt et al., 2016)."""
+"""Q-learning from n-step transitions: DQN (Mnih et al., 2015) and double DQN (van Hasselt et al., 2016)."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from torch import Tensor
 from thespis.algorithms.dqn import DQN
 from thespis.algorithms.updates.update import Gradients
 from thespis.core.errors import NonFiniteLoss
-from thespis.core.types import Array, Transitions, Tree, map_tree
-from thespis.networks.acting import copy_weights, export_weights, load_weights
+from thespis.core.types import Array, TransitionBatch, Tree, map_tree
 from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
 from thespis.networks.policies import Agent, PolicyNetwork
+from thespis.networks.policy_runner import copy_weights, export_weights, load_weights
 
 
 def q_targets(rewards: Tensor, discounts: Tensor, target_q: Tensor, chooser_q: Tensor) -> Tensor:
     """rewards + discounts * target_q(argmax of chooser_q): `[N]`, from `[N]`, `[N]`, `[N, A]`, `[N, A]`.
 
-    With `chooser_q` the target's own values this is the maximum (DQN), with those of the network it is double DQN.
+    `chooser_q` holds the target network's values for DQN, and the online network's values for double DQN.
     """
     best = chooser_q.argmax(-1, keepdim=True)
     return rewards + discounts * target_q.gather(-1, best).squeeze(-1)
 
 
 def huber(errors: Tensor, bound: float) -> Tensor:
-    """Squared up to `bound`, linear beyond: its slope is the error, clipped to [-bound, bound]."""
+    """Huber loss: quadratic up to `bound`, linear beyond. Its slope is the error clipped to [-bound, bound]."""
     size = errors.abs()
     inner = size.clamp(max=bound)
     return inner * (size - 0.5 * inner)
 
 
 def td_loss(errors: Tensor, weights: Tensor, bound: float) -> Tensor:
-    """The sum of weight * huber(error); `weights`: those of a mean, of any shape that fits `errors`."""
+    """The sum of weight * huber(error). `weights` include the 1/N of a mean and broadcast to `errors`."""
     return (weights * huber(errors, bound)).sum()
 
 
 def td_slopes(errors: Tensor, weights: Tensor, bound: float) -> Tensor:
-    """The derivative of `td_loss` by the errors, so also by the values they are errors of."""
+    """The derivative of `td_loss` by the errors, which is also the derivative by the Q-values."""
     return weights * errors.clamp(-bound, bound)
 
 
 class ValueUpdate:
-    """A network of action values and its target: a copy, made anew every `target_period` updates."""
+    """Base of value-based updates: a network and its target network, copied every `target_period` updates."""
 
     minibatches: ClassVar[None] = None
 
     def __init__(
         self, network: PolicyNetwork, target_period: int, count_updates: Callable[[], int] | None = None
     ) -> None:
-        """`count_updates`: all updates of the network's parameters so far, where others make some of them as well."""
+        """`count_updates`: returns the updates of the parameters by all learners; None if there is one learner."""
         self.network = network
         self.parameters = list(network.parameters())
         self._target_period, self._count_updates = target_period, count_updates
@@ -66,14 +66,16 @@ class ValueUpdate:
         return export_weights(self.network)
 
     def load(self, weights: dict[str, Array]) -> None:
+        """Set the network's parameters and buffers."""
         load_weights(self.network, weights)
 
     def state(self) -> dict[str, Array]:
-        """What must be saved beside the weights: the target network, and when it is due."""
+        """State to save besides the weights: the target network and the update count."""
         target = {f"target/{name}": value for name, value in export_weights(self._target).items()}
         return {**target, "updates": np.array(self._updates)}
 
     def restore(self, arrays: dict[str, Array]) -> None:
+        """Restore `state`."""
         load_weights(self._target, {k.removeprefix("target/"): v for k, v in arrays.items() if k != "updates"})
         self._updates = int(arrays["updates"])
 
@@ -82,7 +84,7 @@ class ValueUpdate:
         copy_weights({name: value.numpy() for name, value in self.network.state_dict().items()}, views)
 
     def _applied(self, obs: TensorTree) -> None:
-        """An update was: feed the running normalisation `[T, B, ...]`, copy the target when its time has come."""
+        """After an update, feed observations `[T, B, ...]` to the running statistics and copy the target if due."""
         if isinstance(self.network, Agent):
             self.network.observe(obs)
         before = self._updates
@@ -92,16 +94,14 @@ class ValueUpdate:
 
 
 class DQNUpdate(ValueUpdate):
-    """Turns transitions into gradients of the network it holds; applying them is somebody else's step.
-
-    Priorities are |TD error|.
-    """
+    """The DQN update: transitions to gradients. An exchange applies them. Priorities are |TD error|."""
 
     def __init__(self, network: PolicyNetwork, cfg: DQN, count_updates: Callable[[], int] | None = None) -> None:
         super().__init__(network, cfg.target_period, count_updates)
         self._cfg = cfg
 
-    def gradients(self, batch: Transitions, want_metrics: bool = False) -> Gradients:
+    def gradients(self, batch: TransitionBatch, want_metrics: bool = False) -> Gradients:
+        """Gradients of the Huber loss, and new priorities."""
         actions = as_tensor(batch.actions).unsqueeze(-1)
         with torch.no_grad():
             following = _inputs(batch.next_obs)
@@ -117,7 +117,7 @@ class DQNUpdate(ValueUpdate):
         if not math.isfinite(loss):
             raise NonFiniteLoss(f"loss {loss}")
         priorities = errors.abs_().numpy()
-        # A product, because torch imports its symbolic algebra (a second) when it is given what to start from.
+        # A product instead of `grad_outputs`, because torch imports sympy for those (one second).
         gradients = torch.autograd.grad(torch.dot(q, slopes), self.parameters, materialize_grads=True)
         metrics: dict[str, float] = {}
         if want_metrics:
@@ -126,8 +126,8 @@ class DQNUpdate(ValueUpdate):
             metrics = dict(zip(names, values, strict=True))
         return Gradients(list(gradients), metrics, priorities)
 
-    def observe(self, batch: Transitions) -> None:
-        """An update from `batch` was applied."""
+    def observe(self, batch: TransitionBatch) -> None:
+        """Update running statistics and the target network after an update from `batch`."""
         self._applied(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))
 
 

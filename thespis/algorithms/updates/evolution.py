@@ -1,7 +1,7 @@
-"""Evolution strategies as arithmetic: which noise each pair gets, what its returns weigh, and the step that follows.
+"""The arithmetic of evolution strategies: noise of each pair, weights of the returns, and the parameter step.
 
-All of it is element by element and in a fixed order. Whoever has the returns of a generation therefore computes the
-same parameters, to the bit, as everybody else who has them; a matrix product would not promise that across machines.
+Every operation is elementwise and in a fixed order. All workers with the same returns therefore compute bit-equal
+parameters; a matrix product would not guarantee this across machines.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Generation(NamedTuple):
-    """All that a generation adds to what is known: with it, whoever has its parameters has those of the next.
+    """The results of a generation, enough to compute the next parameters from the current ones.
 
-    `returns`: float32 `[pairs, 2]`, of parameters plus and minus each noise. `progress`: share of the run before it.
+    `returns`: float32 `[pairs, 2]`, for positive and negative noise. `progress`: fraction of the run before it.
     """
 
     number: int
@@ -34,10 +34,10 @@ class Generation(NamedTuple):
 
 
 class Evolution:
-    """The parameters of a generation, the noise around them, and the way to the next generation.
+    """The parameters of a generation, their perturbations, and the step to the next generation.
 
-    `values`: float32 `[n]`, changed in place. `noise`: float32, the shared table; an excerpt of n is one direction.
-    `seed`: which excerpts it is in each generation follows from it.
+    `values`: float32 `[n]`, changed in place. `noise`: float32, the shared table; a slice of length n is one direction.
+    `seed`: determines the slices of each generation.
     """
 
     def __init__(self, algorithm: ES, seed: int, values: Array, noise: Array) -> None:
@@ -49,41 +49,42 @@ class Evolution:
 
     @property
     def slots(self) -> dict[str, Array]:
-        """The optimiser's running averages by name, each to be changed in place only."""
+        """The optimiser's running averages by name. Change them only in place."""
         return self._optimizer.slots
 
     def perturb(self, pairs: range, members: Array) -> None:
-        """Fill float32 `[2 * len(pairs), n]`: the parameters plus the noise of each pair, then minus it."""
+        """Fill `members`, float32 `[2 * len(pairs), n]`: the parameters plus the noise of each pair, then minus it."""
         half, width = len(pairs), len(self.values)
         for row, start in enumerate(self._starts()[pairs.start : pairs.stop]):
             np.multiply(self._noise[start : start + width], np.float32(self._algorithm.deviation), out=self._scratch)
             np.add(self.values, self._scratch, out=members[row])
             np.subtract(self.values, self._scratch, out=members[half + row])
 
-    def apply(self, told: Generation) -> dict[str, float]:
-        """Take the step that the returns of the present generation ask for."""
+    def apply(self, generation: Generation) -> dict[str, float]:
+        """Apply the step that follows from the returns of the current generation."""
         step, width = self._algorithm.step, len(self.values)
         top = self._algorithm.top
-        weights = rank_weights(told.returns) if top is None else top_weights(told.returns, top)
+        weights = rank_weights(generation.returns) if top is None else top_weights(generation.returns, top)
         directions = (self._noise[start : start + width] for start in self._starts())
         gradient = search_gradient(self.values, directions, weights, step.weight_decay)
-        rate = decayed(step.learning_rate, told.progress) if step.anneal else step.learning_rate
+        rate = decayed(step.learning_rate, generation.progress) if step.anneal else step.learning_rate
         self._optimizer.step(self.values, gradient, rate)
         self.generation += 1
         return {"train/grad_norm": float(np.linalg.norm(gradient)), "train/learning_rate": rate}
 
     def adopt(self, generation: int, values: Array, slots: dict[str, Array]) -> None:
-        """Become a copy of another; `slots` may be left out if there will be no `apply`."""
+        """Copy the state of another instance. `slots` may be empty if `apply` is never called."""
         np.copyto(self.values, values)
         for name, slot in slots.items():
             np.copyto(self.slots[name], slot)
         self.generation = generation
 
     def digest(self) -> str:
+        """SHA-256 of the parameters."""
         return hashlib.sha256(self.values.tobytes()).hexdigest()
 
     def _starts(self) -> list[int]:
-        """Where in the table the noise of each pair begins: known to all from the generation's number."""
+        """Start of each pair's noise in the table; it depends only on the seed and the generation."""
         rng = np.random.default_rng(_sequence(self._seed, "noise", self.generation))
         starts: list[int] = rng.integers(
             len(self._noise) - len(self.values) + 1, size=self._algorithm.directions
@@ -92,9 +93,9 @@ class Evolution:
 
 
 def search_gradient(values: Array, directions: Iterable[Array], weights: Array, weight_decay: float) -> Array:
-    """weight_decay * values - the sum of weight * direction, float32 `[n]`: what the optimiser descends.
+    """The gradient for the optimiser, float32 `[n]`: weight_decay * values - sum(weight * direction).
 
-    `weights`: one per direction, what its two returns say for it. Summed in the order of the directions.
+    `weights`: one per direction, from its two returns. The sum is in the order of the directions.
     """
     gradient: Array = np.float32(weight_decay) * values
     scratch = np.empty_like(values)
@@ -106,7 +107,7 @@ def search_gradient(values: Array, directions: Iterable[Array], weights: Array, 
 
 
 def centred_ranks(returns: Array) -> Array:
-    """Ranks among all returns, from -0.5 to 0.5, float64; equal returns share their mean rank, so they cancel."""
+    """Ranks of all returns, float64 from -0.5 to 0.5. Equal returns share their mean rank, so a tied pair cancels."""
     _, which, counts = np.unique(returns, return_inverse=True, return_counts=True)
     ranks = np.cumsum(counts) - (counts + 1) / 2
     centred: Array = (ranks / (returns.size - 1) - 0.5)[which].reshape(returns.shape)
@@ -114,14 +115,14 @@ def centred_ranks(returns: Array) -> Array:
 
 
 def rank_weights(returns: Array) -> Array:
-    """What each pair's noise weighs in the ascent direction, float64 `[pairs]` (ES, algorithm 1 with ranks)."""
+    """Weight of each pair's noise in the ascent direction, float64 `[pairs]` (ES, algorithm 1 with ranks)."""
     ranks = centred_ranks(returns)
     weights: Array = (ranks[:, 0] - ranks[:, 1]) / returns.size
     return weights
 
 
 def top_weights(returns: Array, top: int) -> Array:
-    """The same by augmented random search: the `top` pairs by their better half, in units of their deviation."""
+    """Weights of augmented random search: the `top` pairs by better return, divided by their standard deviation."""
     exact = returns.astype(np.float64)
     best = np.argsort(-exact.max(1), kind="stable")[:top]
     chosen = exact[best].ravel().tolist()
@@ -134,17 +135,17 @@ def top_weights(returns: Array, top: int) -> Array:
 
 
 def fill_noise(table: Array, seed: int) -> None:
-    """Draw the table, the same one from the same seed wherever it is drawn."""
+    """Fill the noise table. The same seed gives the same table in every process."""
     np.random.default_rng(_sequence(seed, "table")).standard_normal(dtype=np.float32, out=table)
 
 
 def episode_seed(seed: int, generation: int, unit: int) -> int:
-    """What the environments of a unit are reset with, whoever steps them."""
+    """The reset seed of a unit's environments; it does not depend on the worker."""
     return int(_sequence(seed, "episodes", generation, unit).generate_state(1, np.uint64)[0])
 
 
 def check_table(length: int, parameters: int) -> None:
-    """Refuse a table that holds less than two directions."""
+    """Refuse a noise table that is shorter than two directions."""
     if length < 2 * parameters:
         raise ThespisError(
             f"--noise-table is {length} but the network has {parameters} parameters; give at least {2 * parameters}"

@@ -1,8 +1,8 @@
-"""Optimisers on one flat float32 vector, in numpy alone: what a shard of a parameter server applies.
+"""Optimisers on one flat float32 vector, in numpy, for the shards of a parameter server.
 
-A server that needs no torch starts in a tenth of the time and the memory. The formulas are those of `optimizers`, whose
-fused kernels would gain nothing on one vector; tests hold the two families together. Everything is element by element,
-so a vector cut into shards takes the same steps, to the bit, as the whole.
+Without torch a server starts in a tenth of the time and memory. The formulas are those of `optimizers`, whose fused
+kernels gain nothing on one vector; tests compare the two. Every operation is elementwise, so shards take bit-equal
+steps to those of the whole vector.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thespis.core.types import Array
 
 
 class Flat(Protocol):
-    """Running averages by name, which may lie anywhere (a checkpoint, shared memory), and the step that uses them."""
+    """An optimiser on a flat vector. `slots`: its running averages by name, which may be views of shared memory."""
 
     slots: dict[str, Array]
 
@@ -27,28 +27,32 @@ class Flat(Protocol):
 
 
 class FlatSGD:
+    """Plain gradient descent."""
+
     def __init__(self, size: int, cfg: OptimizerConfig) -> None:
         self.slots: dict[str, Array] = {}
 
     def step(self, values: Array, gradient: Array, learning_rate: float) -> None:
+        """Change `values` in place."""
         values -= learning_rate * gradient
 
 
 class FlatAdaGrad:
-    """The sum of squares only grows, so steps only shrink; Downpour and Gorila ran on it for days."""
+    """AdaGrad, as in Downpour SGD and Gorila. The sum of squares only grows, so steps only shrink."""
 
     def __init__(self, size: int, cfg: OptimizerConfig) -> None:
         self._epsilon = cfg.epsilon
         self.slots: dict[str, Array] = {"squares": np.zeros(size, np.float32)}
 
     def step(self, values: Array, gradient: Array, learning_rate: float) -> None:
+        """Change `values` in place."""
         squares = self.slots["squares"]
         squares += gradient * gradient
         values -= learning_rate * gradient / (np.sqrt(squares) + self._epsilon)
 
 
 class FlatRMSProp:
-    """Epsilon inside the root, mean square from one, the learning rate inside the momentum."""
+    """RMSProp: epsilon inside the root, initial mean square 1, learning rate inside the momentum."""
 
     def __init__(self, size: int, cfg: OptimizerConfig) -> None:
         self._epsilon, self._decay, self._momentum = cfg.epsilon, cfg.decay, cfg.momentum
@@ -57,6 +61,7 @@ class FlatRMSProp:
             self.slots["velocity"] = np.zeros(size, np.float32)
 
     def step(self, values: Array, gradient: Array, learning_rate: float) -> None:
+        """Change `values` in place."""
         mean_square = self.slots["mean_square"]
         mean_square *= self._decay
         mean_square += (1.0 - self._decay) * gradient * gradient
@@ -70,6 +75,8 @@ class FlatRMSProp:
 
 
 class FlatAdam:
+    """Adam."""
+
     def __init__(self, size: int, cfg: OptimizerConfig) -> None:
         self._epsilon, self._betas = cfg.epsilon, (0.9, cfg.beta2)
         self.slots: dict[str, Array] = {
@@ -79,6 +86,7 @@ class FlatAdam:
         }
 
     def step(self, values: Array, gradient: Array, learning_rate: float) -> None:
+        """Change `values` in place."""
         mean, square, steps = self.slots["mean"], self.slots["square"], self.slots["steps"]
         first, second = self._betas
         steps += 1
@@ -99,12 +107,12 @@ _KINDS: dict[str, Callable[[int, OptimizerConfig], Flat]] = {
 
 
 def build_flat(cfg: OptimizerConfig, size: int) -> Flat:
-    """The optimiser that `cfg.kind` names, for a vector of `size`."""
+    """Build the optimiser `cfg.kind` for a vector of length `size`."""
     if cfg.kind not in _KINDS:
         raise ThespisError(f"unknown optimizer '{cfg.kind}': choose {', '.join(_KINDS)}.")
     return _KINDS[cfg.kind](size, cfg)
 
 
 def decayed(learning_rate: float, progress: float) -> float:
-    """Linear decay to zero; `progress` is the share of the run that is done."""
+    """The learning rate after linear decay to zero. `progress`: fraction of the run that is done."""
     return learning_rate * (1.0 - min(max(progress, 0.0), 1.0))

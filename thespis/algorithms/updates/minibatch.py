@@ -1,4 +1,4 @@
-"""Rows of unrolls that are learned from several times, and their division into minibatches."""
+"""Minibatches of unrolls, for updates that use each batch several times."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from thespis.networks.inputs import TensorInputs
 
 @dataclass(slots=True)
 class Minibatch:
-    """Rows `[T, B]` of a batch, and what the policy that made them thought of them.
+    """Rows `[T, B]` of a batch, with log-probabilities and values from before the update.
 
-    `state`: recurrent state before row 0, each part `[B, ...]`. `old_logp`, `old_values`: before the update.
-    `targets`: what values should become. `valid`: bool, false rows only carry the recurrent state on.
+    `state`: recurrent state before row 0, each part `[B, ...]`. `targets`: value targets. `valid`: bool; false rows
+    only carry the recurrent state.
     """
 
     inputs: TensorInputs
@@ -32,14 +32,15 @@ class Minibatch:
 
     @property
     def rows(self) -> int:
+        """Number of rows, T * B."""
         return self.valid.numel()
 
     def explained_variance(self) -> float:
-        """How much of the targets of the valid rows the values before the update explain."""
+        """Explained variance of the targets by the old values, over valid rows."""
         return explained_variance(self.old_values[self.valid], self.targets[self.valid]).item()
 
     def columns(self, chosen: Tensor) -> Minibatch:
-        """The environments `chosen`, int64 `[N]`, for all of their steps."""
+        """All steps of the environments `chosen`, int64 `[N]`."""
 
         def take(leaf: Tensor) -> Tensor:
             return leaf.index_select(1, chosen)
@@ -48,7 +49,7 @@ class Minibatch:
         return replace(self._map(take), state=state)
 
     def flat(self) -> Minibatch:
-        """The valid rows as one step of as many environments: without memory the order of steps says nothing."""
+        """The valid rows as one step of many environments. A feed-forward network does not need their order."""
         (chosen,) = self.valid.flatten().nonzero(as_tuple=True)
         every = len(chosen) == self.valid.numel()
 
@@ -59,7 +60,7 @@ class Minibatch:
         return self._map(lay)
 
     def shuffled(self, rng: np.random.Generator, number: int) -> Iterator[Minibatch]:
-        """One epoch: each column in one of `number` minibatches, or of fewer if there are not as many columns."""
+        """One epoch: distribute the columns over `number` minibatches, or fewer if there are fewer columns."""
         columns = self.valid.shape[1]
         for chosen in torch.from_numpy(rng.permutation(columns)).tensor_split(number):
             part = self if len(chosen) == columns else self.columns(chosen)
@@ -67,7 +68,7 @@ class Minibatch:
                 yield part
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Minibatch:
-        """Change every tensor that has both axes."""
+        """Apply `change` to every tensor `[T, B, ...]`."""
         inputs = self.inputs
         return Minibatch(
             TensorInputs(

@@ -1,7 +1,6 @@
-"""Optimisers and gradient clipping, with state that is plain arrays.
+"""Optimisers and gradient clipping; optimiser state is exported as plain arrays.
 
-They are written out instead of taken from torch.optim, whose first use imports torch's compiler: a second of start-up
-for nothing that is used here.
+This module does not use torch.optim, because its first use imports torch's compiler: one second of start-up time.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from thespis.core.types import Array
 
 
 class Optimizer:
-    """Parameters and their running averages. `slots`: by name, one tensor per parameter, in its order."""
+    """Base of optimisers. `slots`: running averages by name, one tensor per parameter, in parameter order."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.parameters = [parameter.detach() for parameter in parameters]
         self.slots: dict[str, list[Tensor]] = {}
 
     def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
-        """One step with `gradients`, in the order of the parameters."""
+        """Apply one step. `gradients` are in parameter order."""
         raise NotImplementedError
 
     def _slot(self, name: str, value: float) -> list[Tensor]:
@@ -33,8 +32,11 @@ class Optimizer:
 
 
 class SGD(Optimizer):
+    """Plain gradient descent."""
+
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
+        """Apply one step."""
         torch._foreach_add_(self.parameters, list(gradients), alpha=-learning_rate)
 
 
@@ -48,6 +50,7 @@ class AdaGrad(Optimizer):
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
+        """Apply one step."""
         given = list(gradients)
         torch._foreach_addcmul_(self._squares, given, given)
         roots = list(torch._foreach_add(torch._foreach_sqrt(self._squares), self._epsilon))
@@ -55,7 +58,7 @@ class AdaGrad(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba, 2015) by torch's fused kernel: several times faster than step by step, on CPU too."""
+    """Adam (Kingma and Ba, 2015) with torch's fused kernel: several times faster than separate operations on CPU."""
 
     def __init__(self, parameters: Iterable[Tensor], epsilon: float, beta2: float = 0.999) -> None:
         super().__init__(parameters)
@@ -65,6 +68,7 @@ class Adam(Optimizer):
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
+        """Apply one step."""
         torch._foreach_add_(self._steps, 1.0)
         torch._fused_adam_(
             self.parameters,
@@ -86,8 +90,8 @@ class Adam(Optimizer):
 class RMSProp(Optimizer):
     """Non-centred RMSProp with epsilon inside the root: step = lr * g / sqrt(mean_square + epsilon).
 
-    The mean square starts at one, as in the TensorFlow optimiser that the paper's settings were found with:
-    the first steps are then small instead of ten times too large. torch.optim.RMSprop differs in both.
+    The mean square starts at 1, as in TensorFlow, for which the papers tuned their settings. Starting at 0 would make
+    the first steps ten times too large. torch.optim.RMSprop differs in both points.
     """
 
     def __init__(self, parameters: Iterable[Tensor], decay: float, epsilon: float, momentum: float) -> None:
@@ -98,13 +102,14 @@ class RMSProp(Optimizer):
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
+        """Apply one step."""
         given = list(gradients)
         torch._foreach_mul_(self._mean_square, self._decay)
         torch._foreach_addcmul_(self._mean_square, given, given, 1.0 - self._decay)
         roots = list(torch._foreach_sqrt(torch._foreach_add(self._mean_square, self._epsilon)))
         steps = torch._foreach_div(given, roots)
         if self._velocity:
-            # The learning rate goes inside the momentum, as in TensorFlow: a decaying rate fades old steps slowly.
+            # The learning rate is inside the momentum, as in TensorFlow, so annealing affects old steps slowly.
             torch._foreach_mul_(steps, learning_rate)
             torch._foreach_mul_(self._velocity, self._momentum)
             torch._foreach_add_(self._velocity, steps)
@@ -114,7 +119,7 @@ class RMSProp(Optimizer):
 
 
 def build_optimizer(cfg: OptimizerConfig, parameters: Iterable[Tensor]) -> Optimizer:
-    """The optimiser that `cfg.kind` names."""
+    """Build the optimiser `cfg.kind`."""
     if cfg.kind == "adam":
         return Adam(parameters, cfg.epsilon, cfg.beta2)
     if cfg.kind == "rmsprop":
@@ -127,9 +132,9 @@ def build_optimizer(cfg: OptimizerConfig, parameters: Iterable[Tensor]) -> Optim
 
 
 def clip_gradients(gradients: list[Tensor], max_norm: float) -> float:
-    """Scale all gradients in place so that their joint norm is at most `max_norm`; returns the norm before.
+    """Scale gradients in place to a global norm of at most `max_norm`; returns the norm before clipping.
 
-    A norm that is not finite leaves them as they are: the caller must check it before applying anything.
+    A non-finite norm leaves them unchanged, so the caller must check it before it applies them.
     """
     norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
     if max_norm < norm < float("inf"):
@@ -138,7 +143,7 @@ def clip_gradients(gradients: list[Tensor], max_norm: float) -> float:
 
 
 def export_state(optimizer: Optimizer) -> dict[str, Array]:
-    """Copies of all running averages, as `<name>/<parameter index>`."""
+    """Copies of all running averages, named `<slot>/<parameter index>`."""
     return {
         f"{name}/{index}": value.numpy().copy()
         for name, values in optimizer.slots.items()
@@ -147,7 +152,7 @@ def export_state(optimizer: Optimizer) -> dict[str, Array]:
 
 
 def restore_state(optimizer: Optimizer, state: dict[str, Array]) -> None:
-    """Put back what `export_state` gave, bit for bit. The learning rate is not part of it: a schedule sets it."""
+    """Restore the result of `export_state`, bit for bit. It excludes the learning rate, which a schedule sets."""
     for name, values in optimizer.slots.items():
         for index, value in enumerate(values):
             saved = state.get(f"{name}/{index}")

@@ -1,4 +1,4 @@
-"""Gorila's filter (Nair et al., 2015, section 5): gradients of batches whose loss is an outlier are not sent."""
+"""Gorila's outlier filter (Nair et al., 2015, section 5): it discards gradients of batches with an unusual loss."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from thespis.core.types import Array
 
 
 class OutlierFilter:
-    """An update that marks batches as outliers whose |loss| is more than `deviations` above its running mean.
+    """An update that marks a batch as an outlier if |loss| exceeds its running mean by `deviations` deviations.
 
-    Mean and variance are exponential averages over about `memory` batches. Outliers count in them as well: otherwise a
-    lasting change of the loss would be refused for ever. Nothing is an outlier before `memory` batches.
+    Mean and variance are exponential averages over about `memory` batches. They include outliers; otherwise the filter
+    would reject a lasting change of the loss forever. The filter starts after `memory` batches.
     """
 
     def __init__(self, update: Update, deviations: float, memory: int = 1000) -> None:
@@ -25,9 +25,11 @@ class OutlierFilter:
 
     @property
     def minibatches(self) -> Minibatches | None:
+        """See `Update`."""
         return self._update.minibatches
 
     def gradients(self, batch: Any, want_metrics: bool = False) -> Gradients:
+        """The inner update's gradients, marked if the loss is an outlier."""
         found = self._update.gradients(batch, True)
         size = abs(found.metrics["train/loss"])
         limit = self._mean + self._deviations * math.sqrt(self._variance)
@@ -37,26 +39,31 @@ class OutlierFilter:
         return found._replace(metrics=metrics, outlier=known and size > limit)
 
     def observe(self, batch: Any) -> None:
+        """See `Update`."""
         self._update.observe(batch)
 
     def weights(self) -> dict[str, Array]:
+        """See `Update`."""
         return self._update.weights()
 
     def load(self, weights: dict[str, Array]) -> None:
+        """See `Update`."""
         self._update.load(weights)
 
     def state(self) -> dict[str, Array]:
+        """The inner update's state, and the moments of the loss."""
         moments = np.array([self._seen, self._mean, self._variance])
         return {**{f"inner/{name}": value for name, value in self._update.state().items()}, "outliers": moments}
 
     def restore(self, arrays: dict[str, Array]) -> None:
+        """Restore `state`."""
         seen, self._mean, self._variance = (float(value) for value in arrays["outliers"])
         self._seen = int(seen)
         self._update.restore({k.removeprefix("inner/"): v for k, v in arrays.items() if k.startswith("inner/")})
 
     def _count(self, size: float) -> None:
         self._seen += 1
-        # A plain average at first: an exponential one would remember its start for too long.
+        # A plain average at first, because an exponential average would keep its initial value for too long.
         share = 1.0 / min(self._seen, self._memory)
         gap = size - self._mean
         self._mean += share * gap

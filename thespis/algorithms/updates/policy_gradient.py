@@ -1,4 +1,4 @@
-"""What updates of a policy-and-value network from unrolls have in common."""
+"""Shared parts of policy-gradient updates from unrolls."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from thespis.algorithms.updates.rewards import ReturnScale, shape_rewards
 from thespis.core.config import RewardConfig
 from thespis.core.errors import NonFiniteLoss
 from thespis.core.types import Array, Unroll, map_tree
-from thespis.networks.acting import copy_weights, weight_views
 from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
-from thespis.networks.policies import Agent, Output, PolicyNetwork, final_values
+from thespis.networks.policies import Agent, NetworkOutput, PolicyNetwork, final_values
+from thespis.networks.policy_runner import copy_weights, weight_views
 
 _LARGEST_REWARD = 10.0
-"""Bound of normalised rewards: before many returns were seen, their spread says little."""
+"""Bound of normalised rewards, because the variance of few returns is unreliable."""
 
-Number = TypeVar("Number", float, Tensor)
+FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
 
 
 class Outcomes(NamedTuple):
-    """What each step led to, all `[T, B]`: the first arguments of `gae` and of `vtrace`, which say what they mean."""
+    """Values, rewards and discounts of each step, all `[T, B]`: the first arguments of `gae` and `vtrace`."""
 
     v_tm1: Tensor
     v_t: Tensor
@@ -48,7 +48,7 @@ class PolicyUpdate:
         self._normalizes = isinstance(network, Agent) and network.encoder.normalizes
 
     def observe(self, batch: Unroll) -> None:
-        """Let a network that normalises observations see the batch; call it once per batch, after the gradients."""
+        """Update the running observation statistics. Call it once per batch, after `gradients`."""
         if self._normalizes:
             assert isinstance(self.network, Agent)
             self.network.observe(as_tensors(map_tree(lambda leaf: leaf[:-1], batch.inputs.obs)))
@@ -58,35 +58,37 @@ class PolicyUpdate:
         return {name: view.copy() for name, view in self._views.items()}
 
     def load(self, weights: dict[str, Array]) -> None:
+        """Set the network's parameters and buffers."""
         copy_weights(weights, self._views)
 
     def state(self) -> dict[str, Array]:
-        """What must be saved beside the weights: the statistics that rewards are normalised by."""
+        """State to save besides the weights: the statistics of reward normalisation."""
         return self._return_scale.export_state()
 
     def restore(self, arrays: dict[str, Array]) -> None:
+        """Restore `state`."""
         self._return_scale.restore_state(arrays)
 
     def descent(self, outputs: Sequence[Tensor], slopes: Sequence[Tensor]) -> list[Tensor]:
-        """Gradients of all parameters, in their order, of a loss of which the `slopes` along `outputs` are known."""
+        """Gradients of all parameters, in order, given the loss's derivatives (`slopes`) by `outputs`."""
         loss: Tensor = _Loss.apply(slopes, *outputs)  # type: ignore[no-untyped-call]
         return list(torch.autograd.grad(loss, self.parameters, materialize_grads=True))
 
     def rewards(self, batch: Unroll) -> Tensor:
-        """Rewards `[T, B]` as they are learned from. Call it once per batch: it moves the running statistics."""
+        """Shaped rewards `[T, B]`. Call it once per batch, because it updates the running statistics."""
         rewards = as_tensor(batch.rewards)
         if batch.returns is not None:
             self._return_scale.update(batch.returns, np.asarray(batch.valid))
             rewards = (rewards * self._return_scale.scale).clamp(-_LARGEST_REWARD, _LARGEST_REWARD)
         return shape_rewards(rewards, self._reward.kind, self._reward.scale)
 
-    def forward(self, batch: Unroll) -> Output:
-        """The network's output `[T + 1, B]` at all inputs of the batch, with gradients."""
+    def forward(self, batch: Unroll) -> NetworkOutput:
+        """The network's output `[T + 1, B]` for all inputs of the batch, with gradients."""
         return self.network.forward(*_network_inputs(batch))
 
     @torch.no_grad()
-    def outcomes(self, batch: Unroll, output: Output) -> Outcomes:
-        """What returns are estimated from, constants. Call it once per batch, as `rewards`; `output`: of `forward`."""
+    def outcomes(self, batch: Unroll, output: NetworkOutput) -> Outcomes:
+        """Inputs of return estimation, without gradients. Call it once per batch. `output`: result of `forward`."""
         values, terminated = output.values.detach(), as_tensor(batch.terminated)
         return Outcomes(
             values[:-1],
@@ -98,9 +100,9 @@ class PolicyUpdate:
 
     @torch.no_grad()
     def _with_advantages(self, batch: Unroll, gae_lambda: float) -> Minibatch:
-        """The whole batch as one minibatch, with advantages by the values before the update.
+        """The whole batch as one minibatch, with GAE advantages from the values before the update.
 
-        Rows of a recurrent network stay in their order; those of any other are laid side by side.
+        Rows keep their order for a recurrent network and are flattened for a feed-forward network.
         """
         inputs, state = _network_inputs(batch)
         output = self.network.forward(inputs, state)
@@ -116,8 +118,8 @@ class PolicyUpdate:
         whole = Minibatch(steps, state, actions, old_logp, values, advantages, values + advantages, valid)
         return whole if state else whole.flat()
 
-    def next_values(self, batch: Unroll, output: Output) -> Tensor:
-        """Values `[T, B]` of what each step really led to. Call it without gradients; `output`: of `batch.inputs`."""
+    def next_values(self, batch: Unroll, output: NetworkOutput) -> Tensor:
+        """Values `[T, B]` of the true next states. Call it without gradients. `output`: for `batch.inputs`."""
         values = output.values.detach()[1:]
         if not len(batch.final_index):
             return values
@@ -129,7 +131,7 @@ class PolicyUpdate:
 
 
 class PolicyTerms(NamedTuple):
-    """The three terms of an actor-critic loss, scalars; `total` is the loss."""
+    """The three scalar terms of an actor-critic loss; see `total_loss`."""
 
     policy: Tensor
     value: Tensor
@@ -137,30 +139,30 @@ class PolicyTerms(NamedTuple):
 
 
 def policy_terms(objective: Tensor, value_error: Tensor, entropy: Tensor, weight: Tensor) -> PolicyTerms:
-    """The weighted sums over rows, all `[T, B]`; `objective` is to rise, so its term is negative."""
+    """Weighted sums over rows; all arguments `[T, B]`. The policy term is negative: `objective` is maximised."""
     return PolicyTerms(-dot(weight, objective), dot(weight, value_error), dot(weight, entropy))
 
 
-def total(terms: Sequence[Number], value_cost: float, entropy_cost: float) -> Number:
-    """policy + value_cost * value - entropy_cost * entropy, of tensors or of floats."""
+def total_loss(terms: Sequence[FloatOrTensor], value_cost: float, entropy_cost: float) -> FloatOrTensor:
+    """policy + value_cost * value - entropy_cost * entropy, for tensors or floats."""
     policy, value, entropy = terms
     return policy + value_cost * value - entropy_cost * entropy
 
 
 def loss_metrics(terms: Sequence[float], value_cost: float, entropy_cost: float) -> dict[str, float]:
-    """The loss and its three terms as metrics. Raises `NonFiniteLoss` where the loss is NaN or infinite."""
+    """The loss and its three terms as metrics. Raises `NonFiniteLoss` if the loss is NaN or infinite."""
     policy, value, entropy = terms
-    loss = total(terms, value_cost, entropy_cost)
+    loss = total_loss(terms, value_cost, entropy_cost)
     if not math.isfinite(loss):
         raise NonFiniteLoss(f"loss {loss} (policy {policy}, value {value}, entropy {entropy})")
     return {"train/loss": loss, "train/policy_loss": policy, "train/value_loss": value, "train/entropy": entropy}
 
 
 class _Loss(torch.autograd.Function):
-    """Stands for a loss whose value nobody asks for: only its slope along each output.
+    """A loss of unknown value whose derivatives by its outputs are given.
 
-    `torch.autograd.grad` takes slopes as well, but imports sympy to compare their shapes: a third of a second at the
-    first update of each process that learns. This takes 20 us of each.
+    `torch.autograd.grad` also accepts derivatives, but imports sympy to compare their shapes: a third of a second at
+    the first update of each learner process. This function costs 20 us per update.
     """
 
     @staticmethod
@@ -174,12 +176,12 @@ class _Loss(torch.autograd.Function):
 
 
 def _network_inputs(batch: Unroll) -> tuple[TensorInputs, tuple[Tensor, ...]]:
-    """What the network reads of a batch: its inputs and the recurrent state before them."""
+    """The network's inputs for a batch, and the recurrent state before them."""
     return tensor_inputs(batch.inputs), tuple(as_tensor(part) for part in batch.state)
 
 
 def _final_inputs(batch: Unroll, times: Tensor, environments: Tensor) -> TensorInputs:
-    """The inputs `[1, K]` that the policy would have been given had the episodes gone on."""
+    """Inputs `[1, K]` for the final observations of ended episodes."""
     obs = as_tensors(map_tree(lambda leaf: leaf[None], batch.final_obs))
     last_action = as_tensor(batch.actions)[times, environments][None]
     last_reward = as_tensor(batch.rewards)[times, environments][None]
@@ -187,11 +189,11 @@ def _final_inputs(batch: Unroll, times: Tensor, environments: Tensor) -> TensorI
 
 
 def mean_weights(valid: Tensor, dtype: torch.dtype) -> Tensor:
-    """The weight of each row in a mean over valid rows, in the shape of `valid`."""
+    """The weight of each row in a mean over valid rows, same shape as `valid`."""
     weight = valid.to(dtype)
     return weight.div_(weight.sum().clamp(min=1.0))
 
 
 def dot(left: Tensor, right: Tensor) -> Tensor:
-    """The sum of the products of all elements."""
+    """The dot product over all elements."""
     return torch.dot(left.reshape(-1), right.reshape(-1))

@@ -1,4 +1,4 @@
-"""The PPO update (Schulman et al., 2017, arXiv:1707.06347): several epochs on one batch, held near its policy."""
+"""The PPO update (Schulman et al., 2017, arXiv:1707.06347): several epochs of clipped steps on one batch."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from thespis.networks.policies import PolicyNetwork
 
 
 class PPOUpdate(PolicyUpdate):
-    """Divides a batch into minibatches, again for every epoch, and turns each into gradients.
+    """The PPO update: shuffles a batch into minibatches every epoch and computes gradients of each.
 
-    A learner gives it a batch by `minibatches`, and what comes out to `gradients`, one step after the other. The rows
-    of a recurrent network stay in their order: its minibatches are made of environments, the others' of single steps.
+    A learner passes a batch to `minibatches`, and each minibatch to `gradients`. For a recurrent network a minibatch
+    holds whole environments, so that rows keep their order; for a feed-forward network it holds single steps.
     """
 
     def __init__(self, network: PolicyNetwork, cfg: PPO, rng: np.random.Generator) -> None:
-        """`rng`: shuffles."""
+        """`rng`: shuffles rows."""
         super().__init__(network, cfg.discount, cfg.reward)
         self._cfg, self._rng = cfg, rng
         self._kl = 0.0
         self._explained = 0.0
 
     def minibatches(self, batch: Unroll) -> Iterator[tuple[int, Minibatch]]:
-        """Every minibatch of every epoch, with its number of rows; in each epoch each row comes once.
+        """Yield every minibatch of every epoch with its number of rows. Each epoch contains each row once.
 
-        Ends early when the step before found the policy further than `target_kl` from the one that acted.
+        Stops early if the KL divergence to the behaviour policy exceeded `target_kl` in the previous step.
         """
         cfg, whole = self._cfg, self._with_advantages(batch, self._cfg.gae_lambda)
         if whole.valid.any():
@@ -53,6 +53,7 @@ class PPOUpdate(PolicyUpdate):
                 yield part.rows, part
 
     def gradients(self, part: Minibatch, want_metrics: bool = False) -> Gradients:
+        """Gradients of `ppo_loss` for one minibatch."""
         cfg = self._cfg
         output = self.network.forward(part.inputs, part.state)
         logp, entropy = self.network.distribution.evaluate(output.params, part.actions)
@@ -62,7 +63,7 @@ class PPOUpdate(PolicyUpdate):
             log_ratio = (logp - part.old_logp).masked_fill_(~part.valid, 0.0)
             ratio = log_ratio.exp()
             terms, slopes = ppo_loss(ratio, entropy, values, part, weight, cfg)
-            # An unbiased estimate of the divergence that is never negative: mean of ratio - 1 - log ratio.
+            # An unbiased, non-negative estimate of the KL divergence: the mean of ratio - 1 - log ratio.
             kl = dot(weight, (ratio - 1.0).sub_(log_ratio))
             *found, self._kl = torch.stack((*terms, kl)).tolist()
         metrics = loss_metrics(found, cfg.value_cost, cfg.entropy_cost)
@@ -81,10 +82,10 @@ class PPOUpdate(PolicyUpdate):
 def ppo_loss(
     ratio: Tensor, entropy: Tensor, values: Tensor, part: Minibatch, weight: Tensor, cfg: PPO
 ) -> tuple[PolicyTerms, tuple[Tensor, Tensor, Tensor]]:
-    """Clipped surrogate, value error and entropy bonus (equation 9), and the derivatives of their total.
+    """Clipped surrogate, value error and entropy bonus (equation 9), and the derivatives of the total loss.
 
-    `ratio`: `[T, B]`, the probability of each action over that of the policy that acted. The derivatives are by
-    log pi, entropy and values; they cost less than to let autograd find them.
+    `ratio`: `[T, B]`, the probability of each action relative to the behaviour policy. The derivatives are with
+    respect to log pi, entropy and values; they are cheaper than autograd.
     """
     objective, pull = clipped_surrogate(ratio, normalised(part.advantages, weight), cfg.clip)
     error, push = clipped_value_loss(values, part.old_values, part.targets, cfg.value_clip)
@@ -93,29 +94,29 @@ def ppo_loss(
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """min(ratio * A, clip(ratio) * A), and its derivative by log pi, which is 0 where the clip has the say."""
+    """min(ratio * A, clip(ratio) * A), and its derivative by log pi, which is 0 where the clip is active."""
     free = ratio * advantages
     bounded = ratio.clamp(1.0 - clip, 1.0 + clip).mul_(advantages)
     return torch.minimum(free, bounded), free.masked_fill(bounded < free, 0.0)
 
 
 def clipped_value_loss(values: Tensor, old: Tensor, targets: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Half the squared error and its derivative by the values.
+    """Half the squared error, and its derivative by the values.
 
-    With `clip` the error is the larger one of the value and of the value held within `clip` of the old one, so that
-    a value which has moved that far towards its target is pulled no further (OpenAI Baselines; 0: no such limit).
+    With `clip`, the loss is the larger error of the value and of the value clipped to within `clip` of the old one. A
+    value that has moved this far towards its target then has no gradient (OpenAI Baselines; 0 does not clip).
     """
     error = values - targets
     if not clip:
         return 0.5 * error * error, error
     moved = values - old
-    # Within the clip the value itself: `old + moved` may differ from it in the last bit, which would decide below.
+    # Within the clip, use the value itself: `old + moved` may differ in the last bit and change the comparison below.
     held = torch.where(moved.abs() <= clip, values, moved.clamp_(-clip, clip).add_(old)).sub_(targets)
     square, held_square = error * error, held * held
     return 0.5 * torch.maximum(square, held_square), error.masked_fill(square < held_square, 0.0)
 
 
 def normalised(advantages: Tensor, weight: Tensor) -> Tensor:
-    """Advantages with mean 0 and deviation 1 over the rows of a minibatch; `weight`: of each row, 1 in all."""
+    """Advantages with mean 0 and standard deviation 1. `weight`: the weight of each row; the weights sum to 1."""
     centred = advantages - dot(weight, advantages)
     return centred / (dot(weight, centred * centred).sqrt() + 1e-8)

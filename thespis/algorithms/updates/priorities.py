@@ -7,8 +7,8 @@ import numpy as np
 from thespis.core.types import Array
 
 
-def mixed(errors: Array, valid: Array, eta: float) -> Array:
-    """eta * max + (1 - eta) * mean of the errors `[T, N]` that are valid: float32 `[N]`, NaN where none is."""
+def mixed_priorities(errors: Array, valid: Array, eta: float) -> Array:
+    """eta * max + (1 - eta) * mean of the valid errors `[T, N]`: float32 `[N]`, NaN for columns without valid rows."""
     largest = np.where(valid, errors, 0.0).max(0)
     number = valid.sum(0)
     mean = np.where(valid, errors, 0.0).sum(0) / np.maximum(number, 1)

@@ -9,27 +9,27 @@ from torch import Tensor
 
 from thespis.algorithms.r2d2 import R2D2
 from thespis.algorithms.updates.dqn import ValueUpdate, td_loss, td_slopes
-from thespis.algorithms.updates.priorities import mixed
+from thespis.algorithms.updates.priorities import mixed_priorities
 from thespis.algorithms.updates.rescaling import rescale, unscale
 from thespis.algorithms.updates.update import Gradients
 from thespis.core.errors import NonFiniteLoss
-from thespis.core.types import Sequences, State, map_tree
+from thespis.core.types import SequenceBatch, State, map_tree
 from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
 from thespis.networks.policies import PolicyNetwork
 
 
 def r2d2_targets(returns: Tensor, discounts: Tensor, ahead: Tensor, target_q: Tensor, chooser_q: Tensor) -> Tensor:
-    """h(R + D h^-1(target_q(argmax of chooser_q))): `[T, N]`; `ahead` says which of `[T + 1, N, A]` to look at."""
+    """h(R + D h^-1(target_q(argmax of chooser_q))): `[T, N]`. `ahead`: bootstrap row of each step, up to T."""
     best = chooser_q.argmax(-1, keepdim=True)
     values = target_q.gather(-1, best).squeeze(-1).gather(0, ahead)
     return rescale(returns + discounts * unscale(values))
 
 
 class R2D2Update(ValueUpdate):
-    """Turns sequences into gradients of the network it holds.
+    """The R2D2 update: sequences to gradients.
 
-    Network and target are both burnt in from the stored state, each with its own weights, and no gradient goes back
-    there. The loss of a sequence is the sum over its steps (paper), that of a batch the mean over its sequences.
+    Network and target network both burn in from the stored state, each with its own weights and without gradients. The
+    loss is summed over the steps of a sequence (paper) and averaged over the sequences of a batch.
     """
 
     def __init__(self, network: PolicyNetwork, cfg: R2D2) -> None:
@@ -37,10 +37,11 @@ class R2D2Update(ValueUpdate):
         self._cfg = cfg
 
     def initial_state(self, number: int) -> State:
-        """What sequences start from of which no state is known."""
+        """The initial recurrent state of `number` sequences without a stored state."""
         return tuple(part.numpy() for part in self.network.initial_state(number))
 
-    def gradients(self, batch: Sequences, want_metrics: bool = False) -> Gradients:
+    def gradients(self, batch: SequenceBatch, want_metrics: bool = False) -> Gradients:
+        """Gradients of the Huber loss, and new priorities."""
         bound, steps = self._cfg.huber, len(batch.returns)
         inputs = tensor_inputs(batch.inputs)
         before, learned = _part(inputs, 0, len(batch.valid) - steps), _part(inputs, len(batch.valid) - steps, None)
@@ -60,8 +61,8 @@ class R2D2Update(ValueUpdate):
             loss = float(td_loss(errors, weights, bound))
         if not math.isfinite(loss):
             raise NonFiniteLoss(f"loss {loss}")
-        priorities = mixed(errors.abs().numpy(), batch.valid[-steps:], self._cfg.items.eta)
-        # As in DQN: the gradient of the loss, without autograd seeing the loss itself.
+        priorities = mixed_priorities(errors.abs().numpy(), batch.valid[-steps:], self._cfg.items.eta)
+        # As in DQN, a product gives the gradient of the loss without building the loss in autograd.
         gradients = torch.autograd.grad((q * slopes).sum(), self.parameters, materialize_grads=True)
         metrics: dict[str, float] = {}
         if want_metrics:
@@ -71,20 +72,20 @@ class R2D2Update(ValueUpdate):
             metrics = dict(zip(names, (loss, *(float(part.sum()) / number for part in sums)), strict=True))
         return Gradients(list(gradients), metrics, priorities)
 
-    def observe(self, batch: Sequences) -> None:
-        """An update from `batch` was applied."""
+    def observe(self, batch: SequenceBatch) -> None:
+        """Update running statistics and the target network after an update from `batch`."""
         self._applied(as_tensors(batch.inputs.obs))
 
 
 def burnt_in(network: PolicyNetwork, before: TensorInputs, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The state after the steps `before`, by this network; `state` itself where there is none to speak of."""
+    """The recurrent state after the burn-in steps `before`; `state` itself if there are none."""
     if not state or not len(before.first):
         return state
     return tuple(part[-1] for part in network.forward(before, state).states)
 
 
 def _part(inputs: TensorInputs, start: int, end: int | None) -> TensorInputs:
-    """Some of the steps."""
+    """The steps from `start` to `end`."""
     return TensorInputs(
         map_tree(lambda leaf: leaf[start:end], inputs.obs),
         inputs.first[start:end],

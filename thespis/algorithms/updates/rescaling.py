@@ -1,7 +1,7 @@
-"""The value rescaling of R2D2 (Pohlen et al., 2018, arXiv:1805.11593): large returns without clipping rewards.
+"""The value rescaling of R2D2 (Pohlen et al., 2018, arXiv:1805.11593): large returns without reward clipping.
 
-Both functions are written without the differences of near numbers that the usual formulas have, so float32 loses
-nothing near 0; and without numpy or torch, so a replay can use them on arrays and a learner on tensors.
+Both functions avoid differences of nearly equal numbers, so float32 stays exact near 0. They use neither numpy nor
+torch functions, so they work on a replay's arrays and on a learner's tensors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ArrayOrTensor = TypeVar("ArrayOrTensor", Array, "Tensor")
 
 EPSILON = 1e-3
-"""Keeps the inverse from growing faster than linearly in the end."""
+"""The linear term, which makes the inverse Lipschitz continuous."""
 
 
 def rescale(x: ArrayOrTensor) -> ArrayOrTensor:

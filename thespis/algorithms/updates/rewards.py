@@ -1,23 +1,16 @@
-"""What the learner does to rewards before it computes targets. Reported returns are never touched."""
+"""Reward shaping before targets are computed. Reported returns stay unshaped."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
-
 import numpy as np
 
+from thespis.algorithms.updates.rescaling import ArrayOrTensor
 from thespis.core.errors import ThespisError
 from thespis.core.types import Array
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-# By name: a replay shapes rewards too, and its process does without torch.
-ArrayOrTensor = TypeVar("ArrayOrTensor", Array, "Tensor")
-
 
 def shape_rewards(rewards: ArrayOrTensor, kind: str, scale: float) -> ArrayOrTensor:
-    """Rewards as the learner sees them: `none`, `sign`, `abs_one` (clip to [-1, 1]) or `scale` (times `scale`)."""
+    """Shape rewards: `none`, `sign`, `abs_one` (clip to [-1, 1]) or `scale` (multiply by `scale`)."""
     if kind == "none":
         return rewards
     if kind == "scale":
@@ -30,11 +23,11 @@ def shape_rewards(rewards: ArrayOrTensor, kind: str, scale: float) -> ArrayOrTen
 
 
 class ReturnScale:
-    """Running variance of discounted returns, by which rewards are divided.
+    """Running variance of discounted returns, for reward normalisation.
 
-    Dividing by the spread of returns, not of rewards, keeps values near one whatever the horizon. The mean is
-    not subtracted: that would change which policy is best. Order of updates does not matter (Chan's merge),
-    so returns of any number of streams may be mixed.
+    Dividing by the deviation of returns, not of rewards, keeps values near 1 for any horizon. The mean is not
+    subtracted, because that would change the optimal policy. The order of updates does not matter (Chan's merge), so
+    streams may be mixed.
     """
 
     def __init__(self) -> None:
@@ -43,9 +36,9 @@ class ReturnScale:
         self._squares = 0.0
 
     def update(self, returns: Array, valid: Array) -> None:
-        """Take in the `[T, B]` returns of the rows that are transitions.
+        """Add the `[T, B]` returns of valid rows.
 
-        Returns that are not finite are left out: the batch they came with is skipped, but the moments would stay NaN.
+        Non-finite returns are ignored: the learner skips their batch, but the moments would stay NaN.
         """
         values = np.asarray(returns, np.float64)[valid]
         values = values[np.isfinite(values)]
@@ -60,12 +53,14 @@ class ReturnScale:
 
     @property
     def scale(self) -> float:
-        """Multiply rewards by this; 1 until returns vary."""
+        """The factor for rewards; 1 until returns vary."""
         variance = self._squares / self._count if self._count else 0.0
         return 1.0 / float(np.sqrt(variance)) if variance > 1e-8 else 1.0
 
     def export_state(self) -> dict[str, Array]:
+        """The moments as an array."""
         return {"moments": np.array([self._count, self._mean, self._squares])}
 
     def restore_state(self, state: dict[str, Array]) -> None:
+        """Restore `export_state`."""
         self._count, self._mean, self._squares = (float(value) for value in state["moments"])

@@ -17,37 +17,37 @@ from torch import Tensor, nn
 from thespis.algorithms.sac import SAC
 from thespis.algorithms.updates.update import Gradients
 from thespis.core.errors import NonFiniteLoss
-from thespis.core.types import Array, Transitions, map_tree
-from thespis.networks.acting import copy_weights, export_weights, load_weights
+from thespis.core.types import Array, TransitionBatch, map_tree
 from thespis.networks.configs import DPGNetworkConfig
-from thespis.networks.dpg import Critic, bounded, small
+from thespis.networks.dpg import Critic, init_small, require_bounded
 from thespis.networks.heads import HALF_LOG_2PI, Gaussian
 from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
-from thespis.networks.policies import Agent, Output
+from thespis.networks.policies import Agent, NetworkOutput
+from thespis.networks.policy_runner import copy_weights, export_weights, load_weights
 
 LEAST_LOG_STD, MOST_LOG_STD = -20.0, 2.0
-"""Range of the log-deviations (the authors' code)."""
+"""Range of the log standard deviations (the authors' code)."""
 _LOG_2 = math.log(2.0)
 _LARGEST = 1.0 - 2.0**-24
-"""The largest float32 below 1. An action that was rounded to a bound is taken for this one: its logit is finite."""
+"""The largest float32 below 1. Actions rounded to a bound are clipped to it, so that atanh stays finite."""
 
 
 class SquashedGaussian(Gaussian):
-    """tanh of independent normals.
+    """tanh of independent normal variables.
 
     Actions lie in [-1, 1]. With u the normal variable, log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which stays
     exact where tanh(u) rounds to 1. `mode` is tanh of the mean, as in the paper.
     """
 
     def evaluate(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """The entropy has no closed form: minus the log-probability is its estimate from one action."""
+        """Log-probability and entropy. The entropy has no closed form; its one-sample estimate is -logp."""
         mean, log_std = params.chunk(2, -1)
         u = self.encode(actions).clamp(-_LARGEST, _LARGEST).atanh()
         logp = squashed_log_prob(u, (u - mean) * (-log_std).exp(), log_std)
         return logp, -logp
 
     def draw(self, params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions `[..., features]` made of standard normal `noise`, and their log-probabilities, with gradients."""
+        """Actions `[..., features]` from standard normal `noise`, and their log-probabilities, with gradients."""
         mean, log_std = params.chunk(2, -1)
         u = mean + log_std.exp() * noise
         return u.tanh(), squashed_log_prob(u, noise, log_std)
@@ -61,10 +61,10 @@ class SquashedGaussian(Gaussian):
 
 
 class SACNetwork(Agent):
-    """A stochastic policy, its critics and the logarithm of the temperature; they share nothing.
+    """A stochastic policy, its critics and the log temperature; they share no parameters.
 
-    `Output.params` are means and log-deviations. `Output.values` are 0: acting asks no critic. The environment's side
-    stretches [-1, 1] to the bounds of its actions; policy and critics know nothing of them.
+    `NetworkOutput.params` are means and log standard deviations. `NetworkOutput.values` are 0, because acting does not
+    evaluate the critics. Actions are in [-1, 1]; the environments rescale them to the action bounds.
     """
 
     distribution: SquashedGaussian
@@ -77,29 +77,31 @@ class SACNetwork(Agent):
         critics: int = 2,
         temperature: float = 1.0,
     ) -> None:
-        super().__init__(observation_space, SquashedGaussian(bounded(action_space)), cfg)
-        self.policy = small(nn.Linear(self.size, self.distribution.size))
+        super().__init__(observation_space, SquashedGaussian(require_bounded(action_space)), cfg)
+        self.policy = init_small(nn.Linear(self.size, self.distribution.size))
         features = self.distribution.features
         self.critics = Critics(Critic(observation_space, features, cfg) for _ in range(critics))
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
 
     def policy_params(self, obs: TensorTree) -> Tensor:
-        """Means and log-deviations `[N, 2 A]` for observations `[N, ...]`."""
+        """Means and log standard deviations `[N, 2 A]` for observations `[N, ...]`."""
         mean, log_std = self.policy(self.encoder(obs)).chunk(2, -1)
         return torch.cat([mean, log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)], -1)
 
-    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> Output:
+    def forward(self, inputs: TensorInputs, state: tuple[Tensor, ...]) -> NetworkOutput:
+        """The policy's output for inputs `[T, B, ...]`."""
         steps, batch = inputs.first.shape
         params = self.policy_params(map_tree(lambda leaf: leaf.flatten(0, 1), inputs.obs))
-        return Output(params.view(steps, batch, -1), params.new_zeros(steps, batch), ())
+        return NetworkOutput(params.view(steps, batch, -1), params.new_zeros(steps, batch), ())
 
     def observe(self, obs: TensorTree) -> None:
+        """Update the running statistics of policy and critics."""
         super().observe(obs)
         self.critics.observe(map_tree(lambda leaf: leaf.flatten(0, 1), obs))
 
 
 class Critics(nn.Module):
-    """K estimates of Q(x, a), none of which shares a layer with another."""
+    """K independent estimates of Q(x, a)."""
 
     def __init__(self, critics: Iterable[Critic]) -> None:
         super().__init__()
@@ -110,7 +112,7 @@ class Critics(nn.Module):
         return self.values(self.encode(obs), actions)
 
     def encode(self, obs: TensorTree) -> list[Tensor]:
-        """What each critic's encoder makes of observations `[N, ...]`."""
+        """Features of each critic's encoder for observations `[N, ...]`."""
         return [critic.encoder(obs) for critic in self.each]
 
     def values(self, features: list[Tensor], actions: Tensor) -> Tensor:
@@ -118,45 +120,45 @@ class Critics(nn.Module):
         return torch.stack([critic.value(part, actions) for critic, part in zip(self.each, features, strict=True)])
 
     def observe(self, obs: TensorTree) -> None:
-        """Feed `[N, ...]` observations to the running normalisation, if there is one."""
+        """Update the running statistics with observations `[N, ...]`, if the critics normalise."""
         for critic in self.each:
             critic.encoder.observe(obs)
 
 
 def squashed_log_prob(u: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
-    """Log-density `[...]` of tanh(u), where u `[..., A]` is normal and `noise` is u in deviations from its mean."""
+    """Log-density `[...]` of tanh(u) for a normal u `[..., A]`. `noise`: (u - mean) / std."""
     width = 2.0 * (_LOG_2 - u - F.softplus(-2.0 * u))
     return (-0.5 * noise * noise - log_std - HALF_LOG_2PI - width).sum(-1)
 
 
 def soft_targets(rewards: Tensor, discounts: Tensor, next_q: Tensor, next_logp: Tensor, temperature: Tensor) -> Tensor:
-    """rewards + discounts * (least next_q - temperature * next_logp): `[N]`, with `next_q` `[K, N]`, the others `[N]`.
+    """rewards + discounts * (min next_q - temperature * next_logp): `[N]`, with `next_q` `[K, N]`, the others `[N]`.
 
-    Of n rewards none has an entropy of its own: only the value at the end of the n steps holds the entropy after it.
+    The n-step reward contains no entropy terms; only the bootstrap value includes entropy.
     """
     return rewards + discounts * (next_q.amin(0) - temperature * next_logp)
 
 
-def critic_loss(q: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Half the squared errors, weighted by importance: mean over the batch, sum over the critics. `q`: `[K, N]`."""
+def sac_critic_loss(q: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Half the importance-weighted squared errors: mean over the batch, sum over the critics. `q`: `[K, N]`."""
     return 0.5 * (weights * (q - targets).square()).mean(-1).sum()
 
 
-def actor_loss(logp: Tensor, q: Tensor, temperature: Tensor) -> Tensor:
-    """Mean of temperature * log pi(a|x) - least Q(x, a), for actions of the policy's own. `q`: `[K, N]`."""
+def sac_actor_loss(logp: Tensor, q: Tensor, temperature: Tensor) -> Tensor:
+    """Mean of temperature * log pi(a|x) - min Q(x, a), for actions sampled from the policy. `q`: `[K, N]`."""
     return (temperature * logp - q.amin(0)).mean()
 
 
 def temperature_loss(log_temperature: Tensor, logp: Tensor, target_entropy: float) -> Tensor:
-    """Its slope is positive, and the temperature falls, where the entropy -logp exceeds its target."""
+    """Loss of the temperature: it falls where the entropy -logp exceeds its target."""
     return -log_temperature.exp() * (logp.mean() + target_entropy)
 
 
 class SACUpdate:
-    """Turns transitions into gradients of policy, critics and temperature.
+    """The SAC update: transitions to gradients of policy, critics and temperature.
 
-    Each of the three losses moves its own parameters alone. The targets of the critics are by copies that follow them:
-    after each update target += tau * (critic - target). Priorities are |TD error|, the mean over the critics.
+    Each of the three losses has gradients of its own parameters only. Target critics follow softly: after each update
+    target += tau * (critic - target). Priorities are |TD error|, averaged over the critics.
     """
 
     minibatches: ClassVar[None] = None
@@ -168,9 +170,9 @@ class SACUpdate:
         rng: np.random.Generator,
         count_updates: Callable[[], int] | None = None,
     ) -> None:
-        """`rng`: the noise of the policy's actions. It is not saved: every start of a learner has a stream of its own.
+        """`rng`: noise of the policy's actions. It is not saved, because every incarnation of a learner has its own.
 
-        `count_updates`: all updates of the network's parameters so far, where other learners make some of them as well.
+        `count_updates`: returns the updates of the parameters by all learners; None if there is one learner.
         """
         self.network = network
         self.parameters = list(network.parameters())
@@ -183,7 +185,8 @@ class SACUpdate:
         entropy = cfg.target_entropy
         self._target_entropy = -float(network.distribution.features) if entropy is None else entropy
 
-    def gradients(self, batch: Transitions, want_metrics: bool = False) -> Gradients:
+    def gradients(self, batch: TransitionBatch, want_metrics: bool = False) -> Gradients:
+        """Gradients of the three losses, and new priorities."""
         network, critics, obs = self.network, self.network.critics, as_tensors(batch.obs)
         shape = (2, len(batch.rewards), network.distribution.features)
         next_noise, noise = torch.from_numpy(self._rng.standard_normal(shape, np.float32))
@@ -195,8 +198,8 @@ class SACUpdate:
         with frozen(self._followed):
             own_q = critics.values([part.detach() for part in features], actions)
         losses = {
-            "critic": critic_loss(q, targets, as_tensor(batch.weights)),
-            "actor": actor_loss(logp, own_q, temperature),
+            "critic": sac_critic_loss(q, targets, as_tensor(batch.weights)),
+            "actor": sac_actor_loss(logp, own_q, temperature),
         }
         if self._cfg.learn_temperature:
             losses["ent_coef"] = temperature_loss(network.log_temperature, logp.detach(), self._target_entropy)
@@ -218,15 +221,15 @@ class SACUpdate:
         return Gradients(list(gradients), metrics, errors.abs().mean(0).numpy())
 
     @torch.no_grad()
-    def _targets(self, batch: Transitions, noise: Tensor, temperature: Tensor) -> Tensor:
+    def _targets(self, batch: TransitionBatch, noise: Tensor, temperature: Tensor) -> Tensor:
         network, following = self.network, as_tensors(batch.next_obs)
         actions, logp = network.distribution.draw(network.policy_params(following), noise)
         rewards, discounts = as_tensor(batch.rewards), as_tensor(batch.discounts)
         return soft_targets(rewards, discounts, self._target(following, actions), logp, temperature)
 
     @torch.no_grad()
-    def observe(self, batch: Transitions) -> None:
-        """An update from `batch` was applied: the targets follow the critics, once for every update since the last."""
+    def observe(self, batch: TransitionBatch) -> None:
+        """Move the target critics, once for every update since the last call, and update running statistics."""
         before = self._updates
         self.network.observe(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))
         self._updates = before + 1 if self._count_updates is None else self._count_updates()
@@ -242,21 +245,23 @@ class SACUpdate:
         return export_weights(self.network)
 
     def load(self, weights: dict[str, Array]) -> None:
+        """Set the network's parameters and buffers."""
         load_weights(self.network, weights)
 
     def state(self) -> dict[str, Array]:
-        """What must be saved beside the weights: the critics' targets, and the updates that they have followed."""
+        """State to save besides the weights: the target critics and the update count."""
         target = {name: view.copy() for name, view in self._target_views.items()}
         return {**target, "updates": np.array(self._updates)}
 
     def restore(self, arrays: dict[str, Array]) -> None:
+        """Restore `state`."""
         copy_weights({name: value for name, value in arrays.items() if name != "updates"}, self._target_views)
         self._updates = int(arrays["updates"])
 
 
 @contextmanager
 def frozen(parameters: Sequence[Tensor]) -> Iterator[None]:
-    """What is computed inside has no gradients by these parameters, only by other inputs."""
+    """Inside this context, computations record no gradients of `parameters`."""
     for parameter in parameters:
         parameter.requires_grad_(False)
     try:

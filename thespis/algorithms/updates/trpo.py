@@ -24,27 +24,27 @@ from thespis.networks.policies import PolicyNetwork
 from thespis.networks.separate import SeparateActorCritic
 
 Product = Callable[[Tensor], Tensor]
-"""A symmetric matrix, known by what it makes of a vector `[N]`."""
+"""A symmetric matrix, given as its product with a vector `[N]`."""
 
 
 def surrogate(logp: Tensor, old_logp: Tensor, advantages: Tensor, weight: Tensor) -> Tensor:
     """Mean of pi(a|x) / mu(a|x) * A over rows `[T, B]` (paper, equation 14).
 
-    `weight`: of each row, 1 in all; rows of weight 0 have no influence, whatever their probabilities are.
+    `weight`: the weight of each row; the weights sum to 1. A row of weight 0 has no influence for any probabilities.
     """
     ratio = (logp - old_logp).masked_fill(weight == 0.0, 0.0).exp()
     return dot(weight, ratio * advantages)
 
 
 def mean_kl(distribution: StochasticPolicy, old: Tensor, new: Tensor, weight: Tensor) -> Tensor:
-    """Mean of KL(old || new) over rows; `old`, `new`: distribution parameters `[T, B, P]`."""
+    """Mean of KL(old || new) over rows. `old`, `new`: distribution parameters `[T, B, P]`."""
     return dot(weight, distribution.kl(old, new))
 
 
 def fisher_product(kl: Tensor, parameters: Sequence[Tensor], damping: float) -> Product:
-    """v -> (H + damping I) v, with H the Hessian of `kl` by `parameters`.
+    """v -> (H + damping I) v, with H the Hessian of `kl` with respect to `parameters`.
 
-    Where `kl` compares a policy with itself, H is the Fisher information matrix (paper, appendix C).
+    If `kl` compares a policy with itself, H is the Fisher information matrix (paper, appendix C).
     """
     slopes = gradient(kl, parameters, create_graph=True)
 
@@ -55,9 +55,9 @@ def fisher_product(kl: Tensor, parameters: Sequence[Tensor], damping: float) -> 
 
 
 def conjugate_gradient(product: Product, b: Tensor, iterations: int, tolerance: float = 1e-10) -> Tensor:
-    """x `[N]` with `product`(x) near `b`, for a positive definite matrix (Hestenes and Stiefel, 1952).
+    """Solve `product`(x) = `b` approximately for x `[N]`; the matrix is positive definite (Hestenes and Stiefel, 1952).
 
-    Ends after `iterations`, or once the squared norm of the residual is below `tolerance` times that of `b`.
+    Stops after `iterations`, or when the squared norm of the residual is below `tolerance` times that of `b`.
     """
     x, residual, direction = torch.zeros_like(b), b.clone(), b.clone()
     square = dot(residual, residual)
@@ -75,7 +75,7 @@ def conjugate_gradient(product: Product, b: Tensor, iterations: int, tolerance: 
 
 
 class Accepted(NamedTuple):
-    """Where a line search ended. `scale`: of the full step, 0 if no shorter one would do. `tried`: how many steps."""
+    """The result of a line search. `scale`: accepted fraction of the full step, 0 if none. `tried`: steps tried."""
 
     scale: float
     tried: int
@@ -88,7 +88,7 @@ def line_search(
 ) -> Accepted:
     """The longest of the steps 1, `backtrack`, `backtrack`^2, ... that improves on `start` within `max_kl`.
 
-    `evaluate`: objective and KL after a step of that scale. A comparison with NaN is false, so NaN is never accepted.
+    `evaluate`: objective and KL after a step of a given scale. NaN is never accepted: its comparisons are false.
     """
     for tried in range(1, steps + 1):
         scale = backtrack ** (tried - 1)
@@ -99,11 +99,11 @@ def line_search(
 
 
 class TRPOUpdate(PolicyUpdate):
-    """Finds the next policy by line search and the next value function by regression.
+    """The TRPO update: finds the next policy by line search and the next value function by regression.
 
-    Both are found on a copy of the network. What `gradients` returns is the way there, theta - theta', so an exchange
-    that subtracts it as it is (SGD, learning rate 1, no clip) lands on theta': to the bit for the policy, whose KL
-    was measured there, and to rounding for the value function. The value function's Adam is kept here.
+    Both run on a copy of the network. `gradients` returns the difference theta - theta', and an exchange that subtracts
+    it unchanged (SGD, learning rate 1, no clip) arrives at theta'. This is bit-exact for the policy, where the KL was
+    measured, and exact up to rounding for the value function. This object holds the value function's Adam state.
     """
 
     network: SeparateActorCritic
@@ -112,8 +112,8 @@ class TRPOUpdate(PolicyUpdate):
         """`rng`: shuffles the rows of the value regression."""
         if not isinstance(network, SeparateActorCritic):
             raise ThespisError(
-                "trpo moves policy and value function apart, so they may share no parameter; "
-                "let the network of your own extend thespis.networks.separate.SeparateActorCritic"
+                "trpo updates policy and value function separately, so they must not share parameters; "
+                "let your network extend thespis.networks.separate.SeparateActorCritic"
             )
         super().__init__(network, cfg.discount, cfg.reward)
         self._cfg, self._rng = cfg, rng
@@ -123,14 +123,14 @@ class TRPOUpdate(PolicyUpdate):
         self._failures = 0
 
     def minibatches(self, batch: Unroll) -> Iterator[tuple[int, Unroll]]:
-        """The batch as one part, with its number of rows: one step, which makes a version even if none was taken.
+        """Yield the whole batch with its number of rows. Every batch makes a version, even if the line search fails.
 
-        Actors that wait for the next version before they go on would otherwise wait for ever.
+        Otherwise actors would wait for the next version forever.
         """
         yield batch.rewards.size, batch
 
     def gradients(self, batch: Unroll, want_metrics: bool = False) -> Gradients:
-        """`values`: theta - theta', the parameters less the next ones."""
+        """The parameters minus the next parameters, theta - theta'."""
         whole = self._with_advantages(batch, self._cfg.gae_lambda)
         if not whole.valid.any():
             return Gradients([torch.zeros_like(parameter) for parameter in self.parameters], {})
@@ -151,24 +151,25 @@ class TRPOUpdate(PolicyUpdate):
         return Gradients(gradients, metrics)
 
     def state(self) -> dict[str, Array]:
-        """The value function's optimiser and the count of failed searches, beside what every such update saves."""
+        """The base state, the value function's Adam state, and the number of failed line searches."""
         adam = {f"value/{name}": array for name, array in export_state(self._adam).items()}
         return super().state() | adam | {"failures": np.array(self._failures)}
 
     def restore(self, arrays: dict[str, Array]) -> None:
+        """Restore `state`."""
         super().restore(arrays)
         restore_state(self._adam, {name[6:]: array for name, array in arrays.items() if name.startswith("value/")})
         self._failures = int(arrays["failures"])
 
     def _improve(self, whole: Minibatch) -> tuple[list[Tensor], dict[str, float]]:
-        """What to subtract from each parameter of the policy, and metrics of the search for it."""
+        """The step to subtract from each policy parameter, and metrics of the search."""
         cfg, network = self._cfg, self._trial
         distribution, parameters = network.distribution, self._policy
         weight = mean_weights(whole.valid, whole.targets.dtype)
         advantages = normalised(whole.advantages, weight)
 
         def measure() -> tuple[Tensor, Tensor, Tensor]:
-            """Objective, entropy and distribution parameters of the policy as it is now."""
+            """Objective, entropy and distribution parameters of the current policy."""
             params, _ = network.distribution_params(whole.inputs, whole.state)
             logp, entropy = distribution.evaluate(params, whole.actions)
             return surrogate(logp, whole.old_logp, advantages, weight), dot(weight, entropy), params
@@ -184,13 +185,13 @@ class TRPOUpdate(PolicyUpdate):
 
         @torch.no_grad()
         def evaluate(scale: float) -> tuple[float, float]:
-            self._move(origin, unflatten(full * -scale, origin))
+            self._move(origin, split_like(full * -scale, origin))
             objective, _, params = measure()
             return objective.item(), mean_kl(distribution, old, params, weight).item()
 
         found = line_search(evaluate, start, cfg.max_kl, cfg.line_search_steps, cfg.backtrack)
         self._failures += not found.scale
-        return unflatten(full * -found.scale, origin), {
+        return split_like(full * -found.scale, origin), {
             "train/policy_loss": -found.objective,
             "train/entropy": entropy.item(),
             "train/kl": found.kl,
@@ -199,12 +200,12 @@ class TRPOUpdate(PolicyUpdate):
         }
 
     def _move(self, origin: list[Tensor], ways: list[Tensor]) -> None:
-        """Set the trial's policy to where an exchange would land."""
+        """Set the trial policy to the parameters that an exchange would compute."""
         for parameter, before, way in zip(self._policy, origin, ways, strict=True):
             parameter.copy_(before - way)
 
     def _regress(self, whole: Minibatch) -> float:
-        """Move the trial's value function towards the returns; the mean of the losses on the way."""
+        """Fit the trial value function to the returns; returns the mean loss."""
         cfg, losses = self._cfg, []
         for _ in range(cfg.value_epochs):
             for part in whole.shuffled(self._rng, cfg.minibatches):
@@ -219,9 +220,9 @@ class TRPOUpdate(PolicyUpdate):
 
 
 def longest_step(product: Product, slope: Tensor, max_kl: float, iterations: int) -> Tensor:
-    """The natural gradient `[N]`, stretched until the quadratic model of the KL reaches `max_kl` (paper, appendix C).
+    """The natural gradient `[N]`, scaled so that the quadratic model of the KL equals `max_kl` (paper, appendix C).
 
-    x = F^-1 g, and the step is x * sqrt(2 max_kl / (x F x)); nothing where the objective is flat.
+    x = F^-1 g, and the step is x * sqrt(2 max_kl / (x F x)); zero if the objective is flat.
     """
     direction = conjugate_gradient(product, slope, iterations)
     curvature = dot(direction, product(direction)).item()
@@ -231,14 +232,14 @@ def longest_step(product: Product, slope: Tensor, max_kl: float, iterations: int
 
 
 def gradient(scalar: Tensor, parameters: Sequence[Tensor], create_graph: bool = False) -> Tensor:
-    """The gradient as one vector; the graph stays for the next one."""
+    """The gradient as one flat vector; it retains the graph for the next call."""
     found = torch.autograd.grad(
         scalar, parameters, retain_graph=True, create_graph=create_graph, materialize_grads=True
     )
     return torch.cat([part.reshape(-1) for part in found])
 
 
-def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """A vector as tensors in the shapes of `like`."""
+def split_like(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Split a flat vector into tensors with the shapes of `like`."""
     parts = torch.split(vector, [tensor.numel() for tensor in like])
     return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]

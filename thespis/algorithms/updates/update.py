@@ -1,4 +1,4 @@
-"""What a learner asks of an algorithm, and what it gets."""
+"""The protocol between a learner and an algorithm's update."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Gradients(NamedTuple):
-    """What an update found in a batch.
+    """The result of an update on a batch.
 
     `values`: one tensor per parameter, in the order of the update's `parameters`. `metrics`: by name, empty unless
-    wanted. `priorities`: float32 `[N]`, one per item of a batch from a replay. `outlier`: the loss is far above its
-    usual range, so the gradients must not be applied.
+    requested. `priorities`: float32 `[N]`, one per item of a replay batch. `outlier`: the loss is unusually large, so
+    the gradients must not be applied.
     """
 
     values: list[Tensor]
@@ -26,29 +26,34 @@ class Gradients(NamedTuple):
 
 
 Minibatches = Callable[[Any], Iterable[tuple[int, Any]]]
-"""Parts of a batch, each with the number of rows in it. The next part is asked for after the step of the one before."""
+"""Splits a batch into parts, each with its number of rows. The learner requests a part after the previous step."""
 
 
 class Update(Protocol):
-    """The algorithm and its network: batches to gradients. It never applies them."""
+    """Computes gradients of a network from batches. An exchange applies them."""
 
     @property
     def minibatches(self) -> Minibatches | None:
-        """The parts of a batch that `gradients` takes, one gradient step each. None: it takes the whole batch.
+        """Splits a batch into parts for `gradients`, one gradient step each. None: `gradients` takes the whole batch.
 
-        All steps together are one version, even if one of them was not finite: actors of an on-policy algorithm wait
-        for the next version.
+        All steps together make one version, even if a step was not finite, because on-policy actors wait for the next
+        version.
         """
 
     def gradients(self, batch: Any, want_metrics: bool) -> Gradients:
-        """Raises NonFiniteLoss instead of returning gradients of a loss that is NaN or infinite."""
+        """Compute gradients. Raises `NonFiniteLoss` if the loss is NaN or infinite."""
 
-    def observe(self, batch: Any) -> None: ...
+    def observe(self, batch: Any) -> None:
+        """Update running statistics and target networks. Called once per batch, after its steps."""
 
-    def weights(self) -> dict[str, Array]: ...
+    def weights(self) -> dict[str, Array]:
+        """Copies of the weights, by name."""
 
-    def load(self, weights: dict[str, Array]) -> None: ...
+    def load(self, weights: dict[str, Array]) -> None:
+        """Set the weights."""
 
-    def state(self) -> dict[str, Array]: ...
+    def state(self) -> dict[str, Array]:
+        """State to save besides the weights, such as target networks."""
 
-    def restore(self, arrays: dict[str, Array]) -> None: ...
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Restore `state`."""

@@ -12,8 +12,8 @@ from torch import Tensor
 class Clips(NamedTuple):
     """The three truncation levels of the importance ratio, and the trace decay.
 
-    `rho_bar` sets which policy's value is learnt (between behaviour and target), `c_bar` only how far
-    corrections travel, `pg_rho_bar` how strongly one step can pull the policy. `None` or infinity: no truncation.
+    `rho_bar` sets which policy is evaluated, between behaviour and target policy. `c_bar` sets how far corrections
+    propagate. `pg_rho_bar` bounds the policy gradient of one step. None or infinity disables a truncation.
     `weighted` off leaves the ratio out of the advantages, for a loss that contains the ratio itself.
     """
 
@@ -28,8 +28,11 @@ PAPER = Clips()
 
 
 class VTraceReturns(NamedTuple):
-    """`targets`: what V(x_t) should become. `advantages`: the weight of grad log pi, or of grad pi / mu if they are not
-    weighted by the ratio. Both `[T, B]`, constants."""
+    """V-trace results, both `[T, B]` and without gradients.
+
+    `targets`: regression targets of V(x_t). `advantages`: the factor of grad log pi, or of grad pi / mu if `weighted`
+    is off.
+    """
 
     targets: Tensor
     advantages: Tensor
@@ -46,13 +49,12 @@ def vtrace(
     valid: Tensor | None = None,
     clips: Clips = PAPER,
 ) -> VTraceReturns:
-    """Correct returns for actions that an older policy chose. Every tensor is `[T, B]`.
+    """V-trace targets and advantages, which correct for an older behaviour policy. Every tensor is `[T, B]`.
 
-    `v_tm1[t]`: V(x_t). `v_t[t]`: value of the state the transition really led to, which at a truncation is the
-    episode's own last state. `discount_t`: gamma, or 0 where the episode terminated. `cut_t`: bool, the next row
-    belongs to another episode; there the return ends in `v_t`, never in the next row's target.
-    `log_ratio`: log pi(a_t|x_t) - log mu(a_t|x_t).
-    `valid`: bool; a false row is no transition, so its target is its value, its advantage 0, and traces stop at it.
+    `v_tm1[t]`: V(x_t). `v_t[t]`: value of the transition's next state; at a truncation this is the last state of the
+    episode. `discount_t`: gamma, or 0 if the episode terminated. `cut_t`: bool, the next row belongs to another
+    episode, so the return ends in `v_t`. `log_ratio`: log pi(a_t|x_t) - log mu(a_t|x_t). `valid`: bool; a false row is
+    no transition, so its target is its value, its advantage is 0, and traces stop there.
     """
     _check_shapes(v_tm1, v_t, r_t, discount_t, cut_t, log_ratio, *(() if valid is None else (valid,)))
     ratio = log_ratio.exp()
@@ -69,8 +71,8 @@ def vtrace(
         delta.masked_fill_(invalid, 0.0)
         trace.masked_fill_(invalid, 0.0)
 
-    # excess[t] = v_s - V(x_s), summed backwards in place. On a numpy view, because T small torch operations
-    # cost three times as much (T = 20, B = 64: 39 us against 115 us).
+    # excess[t] = v_s - V(x_s). The backward sum runs in place on a numpy view, because T small torch operations cost
+    # three times as much (T = 20, B = 64: 39 us against 115 us).
     excess = delta
     rows, factors = excess.numpy(), trace.numpy()
     for t in range(len(rows) - 2, -1, -1):

@@ -1,4 +1,4 @@
-"""What the control groups of this process allow, in either hierarchy: containers and batch systems set limits there."""
+"""Reads the limits of this process's control groups, version 1 and 2. Containers and batch systems set limits there."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _SELF = Path("/proc/self/cgroup")
 
 
 def contents(controller: str, *, unified: str | None = None, legacy: str | None = None) -> list[str]:
-    """The text of `controller.file` in the group of this process and in all groups above it, innermost first.
+    """Return the text of `controller.file` in the process's group and all its parents, innermost first.
 
-    `unified` and `legacy` name the file in version 2 and version 1. A group without the file is left out.
+    `unified` and `legacy` name the file in version 2 and version 1. Groups without the file are skipped.
     """
     files = [
         group / f"{controller}.{name}"
@@ -22,14 +22,14 @@ def contents(controller: str, *, unified: str | None = None, legacy: str | None 
     return [text for file in files if (text := _read(file)) is not None]
 
 
-def limit(controller: str, *, unified: str, legacy: str) -> int | None:
-    """The least of these numbers; None if there is none, or if all of them say `max`."""
+def cgroup_limit(controller: str, *, unified: str, legacy: str) -> int | None:
+    """Return the lowest limit in these files; None if no file holds a number."""
     found = contents(controller, unified=unified, legacy=legacy)
     return min((int(text) for text in found if text.isdecimal()), default=None)
 
 
 def _groups(controller: str) -> Iterator[tuple[Path, int]]:
-    """The directories of the groups, with the version of their hierarchy."""
+    """Iterate over the directories of the groups, with the version of their hierarchy."""
     for line in (_read(_SELF) or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -39,7 +39,7 @@ def _groups(controller: str) -> Iterator[tuple[Path, int]]:
 
 
 def _up(root: Path, path: str) -> list[Path]:
-    """The group and all it is part of. In a container the path may be one of the machine's, which is not seen there."""
+    """Return the group's directory and its parents. Inside a container the host's path may not exist."""
     group = root / path.strip("/")
     return [group, *(parent for parent in group.parents if parent == root or root in parent.parents)]
 

@@ -1,9 +1,9 @@
-"""The only way anything durable reaches the disk: whole under its final name, or not at all.
+"""Atomic writes: a file or directory appears complete under its final name, or not at all. All durable data uses this.
 
-    write beside the target -> fsync -> (manifest -> fsync) -> rename -> fsync of the parent
+    write next to the target -> fsync -> (manifest -> fsync) -> rename -> fsync of the parent
 
-A kill before the rename leaves a `.tmp-*` entry that nothing reads and `sweep` removes; a kill after it leaves
-the new state. There is no moment at which the previous state is gone and the new one is not there.
+A kill before the rename leaves a `.tmp-*` entry, which nothing reads and `sweep` removes. A kill after it leaves the
+new state. At every moment either the previous or the new state is on disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHUNK = 1 << 20
 
 
 class CorruptCheckpoint(ThespisError):
-    """A committed file is missing, has another size, or does not match its digest."""
+    """A committed file is missing, has the wrong size, or does not match its digest."""
 
     def __init__(self, file: Path, what: str) -> None:
         super().__init__(f"{file} {what}; use another checkpoint")
@@ -36,8 +36,8 @@ class CorruptCheckpoint(ThespisError):
 
 
 def commit_file(path: Path, data: bytes) -> None:
-    """Replace `path` with `data`; whoever reads it sees all of the old bytes or all of the new ones."""
-    temporary = _beside(path.parent)
+    """Replace `path` with `data`; a reader sees either all old bytes or all new bytes."""
+    temporary = _temporary_path(path.parent)
     try:
         with open(temporary, "xb") as file:
             file.write(data)
@@ -51,7 +51,7 @@ def commit_file(path: Path, data: bytes) -> None:
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Replace the content of a small file in place, on a disk that has no room for another."""
+    """Replace the content of a small file in place, for a disk without room for a second copy. Not atomic."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.pwrite(descriptor, data, 0)
@@ -62,21 +62,21 @@ def overwrite(path: Path, data: bytes) -> None:
 
 
 def stage(directory: Path) -> Path:
-    """A new empty directory below `directory` in which any process may write files, until it is committed."""
-    staging = _beside(directory)
+    """Create an empty directory below `directory`, in which any process may write files until it is committed."""
+    staging = _temporary_path(directory)
     staging.mkdir()
     return staging
 
 
 def commit_directory(staging: Path, path: Path) -> None:
-    """Seal `staging` with a manifest and give it the name `path`, which must be free.
+    """Write a manifest into `staging` and rename it to `path`, which must not exist.
 
-    The staging directory is gone afterwards, also when this raises: a failed commit leaves nothing to clean up.
+    If this raises, it has removed the staging directory: a failed commit leaves nothing to clean up.
     """
     try:
         files = {}
         for file in sorted(staging.iterdir()):
-            if file.name.startswith("."):  # of a writer that was killed half way, or was late
+            if file.name.startswith("."):  # of a writer that was killed or came too late
                 _remove(file, staging.parent)
                 continue
             with open(file, "rb") as stream:
@@ -94,7 +94,7 @@ def commit_directory(staging: Path, path: Path) -> None:
 
 
 def commit_tree(staging: Path, path: Path) -> None:
-    """Give `staging`, with all that is below it, the name `path`, which must be free."""
+    """Sync the tree `staging` and rename it to `path`, which must not exist."""
     for entry in (*staging.rglob("*"), staging):
         _sync(entry)
     os.rename(staging, path)
@@ -102,13 +102,13 @@ def commit_tree(staging: Path, path: Path) -> None:
 
 
 def discard(entry: Path) -> None:
-    """Remove an entry that other processes may still be writing into, as far as the file system allows."""
+    """Remove a file or directory, even while other processes write into it; ignore errors."""
     with suppress(OSError):
         _remove(entry, entry.parent)
 
 
 def manifest_of(path: Path) -> dict[str, tuple[str, int]]:
-    """(SHA-256, size) by file name, of a committed directory. All of the files are in the directory itself."""
+    """Return (SHA-256, size) by file name of a committed directory. Names with a path separator are refused."""
     manifest = path / MANIFEST
     try:
         files = json.loads(read_bytes(manifest, follow=False))["files"]
@@ -124,7 +124,7 @@ def manifest_of(path: Path) -> dict[str, tuple[str, int]]:
 
 
 def verify(path: Path, only: Iterable[str] | None = None) -> None:
-    """Raise `CorruptCheckpoint` naming the first file of `path` (or of `only` those) that is not as committed."""
+    """Raise `CorruptCheckpoint` for the first file of `path`, or of `only`, that differs from the manifest."""
     files = manifest_of(path)
     for name in files if only is None else only:
         file = path / name
@@ -143,9 +143,9 @@ def verify(path: Path, only: Iterable[str] | None = None) -> None:
 
 
 def sweep(directory: Path) -> list[str]:
-    """Remove what killed processes left in `directory` and return the names.
+    """Remove temporary entries that killed processes left in `directory`, and return their names.
 
-    Only for whoever owns the directory: a staging directory in use looks just the same.
+    Only the owner of the directory may call this: a staging directory in use looks the same.
     """
     leftovers = sorted(directory.glob(f"{_TEMPORARY}*"))
     for leftover in leftovers:
@@ -154,7 +154,7 @@ def sweep(directory: Path) -> list[str]:
 
 
 def to_json(value: Any, indent: int | None = 1) -> bytes:
-    """JSON that ends in a newline. NaN and infinities become null: JSON has neither, and strict readers stop there."""
+    """Encode as JSON with a final newline. NaN and infinities become null, because JSON has neither."""
     return (json.dumps(_finite(value), indent=indent, allow_nan=False) + "\n").encode()
 
 
@@ -167,19 +167,19 @@ def _finite(value: Any) -> Any:
 
 
 def _remove(entry: Path, directory: Path) -> None:
-    """Remove an entry. One that is a directory is first renamed, to a temporary name in `directory`.
+    """Remove an entry. A directory is first renamed to a temporary name in `directory`.
 
-    A late writer then finds nothing under the old name, and cannot add a file to a directory that is being removed.
+    A late writer then finds nothing under the old name and cannot add a file to a directory under removal.
     """
     if entry.is_symlink() or not entry.is_dir():
         entry.unlink()
         return
-    grave = _beside(directory)
-    entry.rename(grave)
-    shutil.rmtree(grave, ignore_errors=True)
+    doomed = _temporary_path(directory)
+    entry.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _beside(directory: Path) -> Path:
+def _temporary_path(directory: Path) -> Path:
     return directory / f"{_TEMPORARY}{uuid.uuid4().hex}"
 
 

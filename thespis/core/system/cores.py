@@ -1,4 +1,4 @@
-"""How many cores this process may use: what the machine has, less what affinity and cgroups take from it."""
+"""The number of cores that this process may use, by CPU affinity and cgroup quotas."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from thespis.core.system.cgroups import contents
 
 
 def available_cores() -> int:
-    """Cores for all processes of a run together, at least 1; a share of one, as containers may have, counts as one."""
+    """Return the cores for all processes of a run together, at least 1. A quota below one core counts as one."""
     allowed = len(os.sched_getaffinity(0))
     return max(1, min([allowed, *(int(quota) for quota in _quotas())]))
 
 
 def learner_threads(parameters: int, busy: int) -> int:
-    """Threads of a learner with so many parameters beside `busy` others that want a core each all the time.
+    """Return the threads of a learner with `parameters` parameters, next to `busy` roles that each occupy a core.
 
-    OMP_NUM_THREADS decides if it is set. Below `SMALL` parameters a thread more waits longer than it works.
+    OMP_NUM_THREADS overrides this. With fewer than `ONE_THREAD_BELOW` parameters a second thread costs more than it
+    gains.
     """
-    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    if asked.isdecimal() and int(asked):
-        return int(asked)
-    return 1 if parameters < SMALL else max(1, available_cores() - busy)
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if threads.isdecimal() and int(threads):
+        return int(threads)
+    return 1 if parameters < ONE_THREAD_BELOW else max(1, available_cores() - busy)
 
 
-SMALL = 100_000
-"""Parameters of a network that is learned on one thread. On CartPole two layers of 64 have 4,675 and two of 256 have
-67,843; PPO learned the latter 1.17 times as fast on one thread as on two."""
+ONE_THREAD_BELOW = 100_000
+"""Networks with fewer parameters train on one thread. On CartPole two layers of 64 have 4,675 parameters and two of 256
+have 67,843; PPO trained the latter 1.17 times as fast on one thread as on two."""
 
 
 def _quotas() -> Iterator[float]:
-    """What the control groups of this process allow at a time, in cores."""
+    """Iterate over the CPU quotas of this process's control groups, in cores."""
     unified = [text.split() for text in contents("cpu", unified="max")]
     periods = contents("cpu", legacy="cfs_period_us")
     legacy = [[*pair] for pair in zip(contents("cpu", legacy="cfs_quota_us"), periods, strict=False)]
     for quota, period in (*unified, *legacy):
-        if quota.isdecimal() and period.isdecimal() and int(period):  # else it is `max`, or -1: no limit
+        if quota.isdecimal() and period.isdecimal() and int(period):  # otherwise `max` or -1: no limit
             yield int(quota) / int(period)

@@ -1,4 +1,4 @@
-"""How much memory this machine has left."""
+"""The free memory of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def available_memory() -> int:
-    """Bytes that a process could still take without making the machine swap."""
+    """Return the bytes that processes can still allocate without swapping."""
     with open("/proc/meminfo") as lines:
         for line in lines:
             name, _, value = line.partition(":")

@@ -1,8 +1,9 @@
-"""Cleans up after a process that may be killed at any moment: `python reaper.py MARK [DIRECTORY]`, its input a pipe.
+"""Cleans up after a process that may be killed at any moment: `python reaper.py MARK [DIRECTORY]`, stdin a pipe.
 
-When the pipe closes, its owner has ended, however that came about. Every process that has the mark in its environment,
-or a file of the directory open (a process that changes its title overwrites its environment), is then killed, and the
-directory removed. It imports nothing of the project, so that it costs little while it waits.
+The pipe closes when its owner exits, for any reason. The reaper then kills every process that has the mark in its
+environment or a file of the directory open, and removes the directory. The mark alone is not enough, because a process
+that changes its title overwrites its environment. The module imports nothing of the project and costs little while it
+waits.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _SECONDS = 5.0
-"""How long to look: what is being started just then carries the mark only a moment later."""
+"""How long to search: a process that is just starting carries the mark only a moment later."""
 
 
 @contextmanager
-def guarded(name: str, value: str, directory: Path | None = None) -> Iterator[None]:
-    """Whatever becomes of this process, those with `name=value` in their environment, or the directory, end with it."""
+def reaped(name: str, value: str, directory: Path | None = None) -> Iterator[None]:
+    """Kill all processes with `name=value` in their environment, and remove `directory`, when this process exits."""
     environment = {other: given for other, given in os.environ.items() if other != name}
-    guard = subprocess.Popen(
+    reaper = subprocess.Popen(
         [sys.executable, "-S", __file__, f"{name}={value}", *([] if directory is None else [str(directory)])],
         stdin=subprocess.PIPE,
         env=environment,
@@ -34,11 +35,11 @@ def guarded(name: str, value: str, directory: Path | None = None) -> Iterator[No
     try:
         yield
     finally:
-        guard.communicate()
+        reaper.communicate()
 
 
 def kill_marked(mark: str, spared: Container[int] = (), directory: str | None = None) -> int:
-    """Kill the processes with the mark, or with a file of the directory open, and return how many there were."""
+    """Kill the processes with the mark, or with a file of the directory open, and return their number."""
     found = [
         pid
         for pid in _living()
@@ -51,7 +52,7 @@ def kill_marked(mark: str, spared: Container[int] = (), directory: str | None = 
 
 
 def marked(mark: str) -> list[int]:
-    """Living processes with `mark` (NAME=VALUE) in their environment, however deep below us they were started."""
+    """Return the ids of live processes with `mark` (NAME=VALUE) in their environment, at any depth of descendants."""
     return [pid for pid in _living() if _marked(pid, mark.encode())]
 
 
@@ -62,7 +63,7 @@ def _living() -> list[int]:
 def _marked(pid: int, mark: bytes) -> bool:
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return mark in file.read().split(b"\0")
-    return False  # it ended while we looked, or is not ours
+    return False  # the process has exited, or belongs to another user
 
 
 def _within(pid: int, directory: str) -> bool:
@@ -74,7 +75,7 @@ def _within(pid: int, directory: str) -> bool:
     return False
 
 
-def main(mark: str, directory: str | None = None) -> None:
+def _main(mark: str, directory: str | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     spared = {os.getpid(), os.getppid()}
@@ -87,4 +88,4 @@ def main(mark: str, directory: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _main(*sys.argv[1:])

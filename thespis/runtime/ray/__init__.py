@@ -1,10 +1,11 @@
-"""The Ray runtime: the same processes, placed on the nodes of a cluster. Nothing outside this package imports ray.
+"""The Ray runtime: runs the processes of a program on the nodes of a cluster. Only this package imports ray.
 
-Ray places processes, tells when one is lost, and carries calls between nodes. Two processes on one node talk over a
-direct line instead (runtime/direct.py): a Ray call costs about a millisecond of CPU on each side, a direct one 20 us.
+Ray places processes, detects lost ones, and transfers calls between nodes. Two processes on one node use a direct
+connection instead (runtime/rendezvous.py): a Ray call costs about a millisecond of CPU on each side, a direct
+call 20 us.
 
-    driver   RaySupervisor --asks, watches--> RayHost (a Ray actor) on some node, one per process of the program
-    edges    RayHost --direct line--> RayHost on the same node;  RayHost --Ray call--> RayHost elsewhere
+    driver   RaySupervisor --commands, watches--> RayRoleProcess, a Ray actor on some node, one per process
+    edges    direct connection to a RayRoleProcess on the same node, Ray call to one elsewhere
 """
 
 from thespis.runtime.ray.driver import RaySupervisor

@@ -1,4 +1,4 @@
-"""The cluster a run lives on: the user's, or a Ray of its own that goes with it."""
+"""The Ray cluster of a run: the user's cluster, or a local Ray that ends with the run."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ import ray
 from thespis.core.config import Experiment
 from thespis.core.errors import ThespisError
 from thespis.core.system.cores import available_cores
-from thespis.core.system.reaper import guarded
+from thespis.core.system.reaper import reaped
 from thespis.runtime.signals import kept_handlers
 
 _MARK = "THESPIS_RAY"
 _TOKEN = secrets.token_hex(32)
-"""For a Ray of our own. One per process, because Ray reads it once per process."""
+"""Token of a local Ray. One per process, because Ray reads it once per process."""
 
 
 @contextmanager
 def cluster(cfg: Experiment, cpus: float) -> Iterator[None]:
-    """The user's cluster, the one this process has joined already, or a Ray of our own for the time of the run."""
+    """Connect to the user's cluster or start a local Ray, unless this process is already connected."""
     if ray.is_initialized():
         yield
     elif cfg.ray_address is not None:
-        _knock(cfg.ray_address)
+        _check_address(cfg.ray_address)
         _connect(address=cfg.ray_address)
         try:
             yield
@@ -45,17 +45,17 @@ def cluster(cfg: Experiment, cpus: float) -> Iterator[None]:
 
 @contextmanager
 def own_ray(cpus: int) -> Iterator[None]:
-    """A Ray for the time of the run, without dashboard, which answers only to those who know its token."""
+    """Start a local Ray for the time of the run, without dashboard and protected by a token."""
     base = tempfile.gettempdir()
-    # Ray puts sockets there, and the name of a socket has 107 characters at most.
+    # Ray creates sockets there, and the name of a socket has at most 107 characters.
     directory = Path(tempfile.mkdtemp(prefix="thespis-ray-", dir=base if len(base) < 23 else "/tmp"))
-    # Ray opens the directory it is given to everybody. This one stays closed (0700), and Ray gets one below it.
+    # Ray makes its directory accessible to all users, so it gets a subdirectory of a private one (0700).
     within = directory / "r"
     before = {name: os.environ.pop(name, None) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", _MARK)}
-    # Left to itself, a local Ray demands a token, and takes it from here.
+    # A local Ray requires a token by default and reads it from this variable.
     os.environ |= {"RAY_AUTH_TOKEN": _TOKEN, _MARK: directory.name}
-    # Ray's own processes notice that their driver was killed too, but not all of them within ten seconds.
-    with guarded(_MARK, directory.name, directory):
+    # Ray's processes also detect a killed driver, but some take more than ten seconds.
+    with reaped(_MARK, directory.name, directory):
         try:
             _connect(
                 address="local",
@@ -73,8 +73,8 @@ def own_ray(cpus: int) -> Iterator[None]:
                     os.environ[name] = value
 
 
-def _knock(address: str) -> None:
-    """Ray itself takes two minutes to give up on an address where nobody listens."""
+def _check_address(address: str) -> None:
+    """Check that the address accepts connections; Ray itself takes two minutes to give up."""
     host, _, port = address.rpartition(":")
     if address == "auto":
         return
@@ -89,14 +89,14 @@ def _knock(address: str) -> None:
 def _connect(**where: Any) -> None:
     try:
         logging.getLogger("ray").setLevel(logging.ERROR)
-        with kept_handlers():  # Ray sets its own for SIGTERM, which exits at once
+        with kept_handlers():  # Ray installs a SIGTERM handler that exits at once
             ray.init(**where, log_to_driver=False, configure_logging=False)
-    except Exception as error:  # Ray raises a dozen kinds, among them RuntimeError
+    except Exception as error:  # Ray raises a dozen types, among them RuntimeError
         raise ThespisError(f"Ray at {where['address']} cannot be reached: {' '.join(str(error).split())}") from error
 
 
 def supply() -> str:
-    """What the cluster has, for an error message."""
+    """Describe the resources of the cluster, for an error message."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     per_node = [
         f"{node['NodeManagerAddress']} {node['Resources'].get('CPU', 0):g} CPU"

@@ -1,4 +1,4 @@
-"""A process of the program on a node of the cluster, and its ways to those on other nodes."""
+"""A process of the program on a node of the cluster, and its connections to other nodes."""
 
 from __future__ import annotations
 
@@ -21,77 +21,78 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, TaskCancelledError
 
 from thespis.core.errors import ThespisError
-from thespis.core.opaque import dump, load
-from thespis.runtime.direct import Meeting
-from thespis.runtime.host import Host, Start
+from thespis.core.opaque import dump_message, load_message
 from thespis.runtime.process import Status, status_page
-from thespis.transport.calls import Call
+from thespis.runtime.rendezvous import Rendezvous
+from thespis.runtime.role_process import RoleProcess, StartCommand
+from thespis.transport.calls import RemoteCall
 from thespis.transport.connection import Connection
 
 ANSWER_SECONDS = 10.0
-"""A process answers within this time, from a thread of its own, even if there is nothing to say."""
+"""A process replies to `watch` within this time, from a separate thread, even without messages."""
 WATCH_SECONDS = 0.2
-"""How often a process is heard. Each time costs a Ray call."""
+"""Interval between two deliveries of messages. Each costs a Ray call."""
 RETRY_SECONDS = 0.2
-"""Between two attempts to reach a process that does not answer."""
+"""Interval between two attempts to reach an unavailable process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a process lives. `meeting`: the address of its direct lines, for processes of the same node."""
+class NodeAddress:
+    """The location of a process. `rendezvous`: the address of its listener, for processes of the same node."""
 
     node: str
     ip: str
     pid: int
-    meeting: str
+    rendezvous: str
 
 
-class RayLine:
-    """A way to a process on another node: each call is a Ray call, large arrays go through Ray's object store."""
+class RayPeerConnection:
+    """A connection to a process on another node: each call is a Ray call; large arrays use Ray's object store."""
 
-    def __init__(self, host: Host, handle: Any) -> None:
-        self._host, self._handle = host, handle
+    def __init__(self, process: RoleProcess, handle: Any) -> None:
+        self._process, self._handle = process, handle
 
     def send(self, message: Any) -> int:
+        """Start a Ray call; return the number of bytes to transfer."""
         number, call = message
-        body, buffers = dump(call)
+        body, buffers = dump_message(call)
         arrays = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
-        # It leaves now, before the sender goes on with what it has to do.
-        self._host.spawn(self._carry(number, body, arrays, self._handle.carry.remote(body, *arrays)))
+        # Start the Ray call now, before the sender continues.
+        self._process.spawn(self._await_reply(number, body, arrays, self._handle.serve.remote(body, *arrays)))
         return len(body) + sum(array.nbytes for array in arrays)
 
-    def take(self, seconds: float = 0.0) -> None:
-        """Ray brings what comes."""
+    def poll(self, seconds: float = 0.0) -> None:
+        """Do nothing: Ray delivers replies."""
 
-    async def _carry(self, number: int, body: bytes, arrays: list[Any], reply: Any) -> None:
+    async def _await_reply(self, number: int, body: bytes, arrays: list[Any], reply: Any) -> None:
         while True:
             try:
                 answer, *buffers = await reply
                 break
             except ActorUnavailableError:
-                # It may or may not have got the call; it tells repeated ones by their number.
+                # The call may have arrived. The endpoint recognises repeated calls by their sequence number.
                 await asyncio.sleep(RETRY_SECONDS)
-                reply = self._handle.carry.remote(body, *arrays)
+                reply = self._handle.serve.remote(body, *arrays)
             except (RayActorError, TaskCancelledError):
-                # It is gone, or about to go; the supervisor brings a line to its next life, to repeat the call on.
+                # The process is lost. The supervisor connects its next incarnation, and the call is repeated there.
                 return
         nbytes = len(answer) + sum(buffer.nbytes for buffer in buffers)
-        self._host.on_message(self, (number, (load(answer, buffers),)), nbytes)
+        self._process.on_message(self, (number, (load_message(answer, buffers),)), nbytes)
 
 
 @ray.remote(concurrency_groups={"control": 2})  # type: ignore[call-overload, untyped-decorator, unused-ignore]
-class RayHost:
-    """A process of the program. Its roles have the main event loop; `watch` answers from a thread of its own."""
+class RayRoleProcess:
+    """A process of the program. Its roles run on the main event loop; `watch` runs on a separate thread."""
 
     def __init__(self, name: str, env_timeout: float) -> None:
         self._name, self._env_timeout = name, env_timeout
-        self._said: deque[Any] = deque()
+        self._outbox: deque[Any] = deque()
         self._status = Status(status_page(name))
 
-    async def begin(self, start: Start, token: bytes, topology: Path | None) -> Place:
-        """Become the roles. `topology`: a file of the run directory that must be seen from here, with the token."""
-        _forward_output(self._said.append)
-        # What Ray hands over lies in its object store and is read-only; nothing here writes into a batch.
+    async def begin(self, start: StartCommand, token: bytes, topology: Path | None) -> NodeAddress:
+        """Build the roles. `topology`: a file with the run's digest that must be visible on this node."""
+        _forward_output(self._outbox.append)
+        # Arrays from Ray's object store are read-only; nothing here writes to a batch.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         if topology is not None and not (topology.exists() and run_digest(token) in topology.read_text()):
             raise ThespisError(
@@ -100,63 +101,63 @@ class RayHost:
             )
         sys.path[:] = [*start.path, *(path for path in sys.path if path not in start.path)]
         loop = asyncio.get_running_loop()
-        self._host = host = Host(self._said.append, self._status, _own_ip())
+        self._process = process = RoleProcess(self._outbox.append, self._status, _own_ip())
         loop.set_exception_handler(
-            lambda _, what: host.fail("runtime", what.get("exception") or RuntimeError(what["message"]))
+            lambda _, what: process.fail("runtime", what.get("exception") or RuntimeError(what["message"]))
         )
-        self._meeting = Meeting(self._name, token, host.on_message, host.lost, host.adopt)
-        host.spawn(self._meeting.receive())
-        host.start(start)
-        return Place(ray.get_runtime_context().get_node_id(), _own_ip(), os.getpid(), self._meeting.address)
+        self._rendezvous = Rendezvous(self._name, token, process.on_message, process.peer_lost, process.attach_peer)
+        process.spawn(self._rendezvous.receive())
+        process.start(start)
+        return NodeAddress(ray.get_runtime_context().get_node_id(), _own_ip(), os.getpid(), self._rendezvous.address)
 
-    async def join(self, peer: str, handle: Any, meeting: str | None) -> None:
-        """Take a line to another process: direct if it is on this node and can be reached, else through Ray."""
-        line: Connection | RayLine = RayLine(self._host, handle)
-        if meeting is not None:
-            with suppress(OSError):  # nodes of one machine need not share its sockets
-                line = await self._meeting.join(meeting)
-        self._host.adopt(peer, line)
+    async def join(self, peer: str, handle: Any, rendezvous: str | None) -> None:
+        """Connect to another process: directly if it is reachable on this node, else through Ray."""
+        connection: Connection | RayPeerConnection = RayPeerConnection(self._process, handle)
+        if rendezvous is not None:
+            with suppress(OSError):  # nodes on one machine may have separate network namespaces
+                connection = await self._rendezvous.join(rendezvous)
+        self._process.attach_peer(peer, connection)
 
-    async def carry(self, body: bytes, *arrays: Any) -> tuple[Any, ...]:
-        """Answer a call from another node."""
-        call: Call = load(body, arrays)
-        answer, buffers = dump(await self._host.serve(call))
+    async def serve(self, body: bytes, *arrays: Any) -> tuple[Any, ...]:
+        """Serve a call from another node."""
+        call: RemoteCall = load_message(body, arrays)
+        answer, buffers = dump_message(await self._process.serve(call))
         return (answer, *(np.frombuffer(buffer, np.uint8) for buffer in buffers))
 
-    async def obey(self, kind: str, *args: Any) -> tuple[Any, list[Any]]:
-        """Do what the driver asks; what there is to say by then comes along, for there may be no later."""
-        return await self._host.obey(kind, *args), self._take()
+    async def handle_command(self, kind: str, *args: Any) -> tuple[Any, list[Any]]:
+        """Execute a command; return its result and all pending messages, which may be the last ones."""
+        return await self._process.handle_command(kind, *args), self._drain()
 
     @ray.method(concurrency_group="control")
     async def watch(self) -> list[Any]:
-        """What the process has to say since the last time; waits until there is something."""
+        """Return the messages since the last call; wait until there are some."""
         for _ in range(round(ANSWER_SECONDS / WATCH_SECONDS)):
             await asyncio.sleep(WATCH_SECONDS)
             stuck = self._status.stuck(self._env_timeout)
             if stuck is not None:
-                return [*self._take(), ("error", f"{self._name.replace('-', ' ')}: EnvError: {stuck}", "", False)]
-            if self._said:
+                return [*self._drain(), ("error", f"{self._name.replace('-', ' ')}: EnvError: {stuck}", "", False)]
+            if self._outbox:
                 break
-        return self._take()
+        return self._drain()
 
     @ray.method(concurrency_group="control")
     async def stacks(self) -> str:
-        """What every thread is doing."""
+        """Return the stacks of all threads."""
         with tempfile.TemporaryFile("w+") as file:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
             return file.read()
 
-    def _take(self) -> list[Any]:
-        taken = []
-        with suppress(IndexError):  # two threads take from it
+    def _drain(self) -> list[Any]:
+        messages = []
+        with suppress(IndexError):  # two threads take messages
             while True:
-                taken.append(self._said.popleft())
-        return taken
+                messages.append(self._outbox.popleft())
+        return messages
 
 
 def run_digest(token: bytes) -> str:
-    """Names a run without giving its token away."""
+    """Return an identifier of a run that does not reveal its token."""
     return hashlib.sha256(token).hexdigest()
 
 
@@ -164,8 +165,8 @@ def _own_ip() -> str:
     return str(ray.util.get_node_ip_address())
 
 
-def _forward_output(tell: Any) -> None:
-    """Whatever is printed here, by Python or below it, also goes to the run's log."""
+def _forward_output(report: Any) -> None:
+    """Copy stdout and stderr of this process, including native code, to the run's log."""
     read, write = os.pipe()
     before = os.dup(2)
     for descriptor in (1, 2):
@@ -175,6 +176,6 @@ def _forward_output(tell: Any) -> None:
     def forward() -> None:
         while data := os.read(read, 1 << 16):
             os.write(before, data)
-            tell(("log", data.decode(errors="replace")))
+            report(("log", data.decode(errors="replace")))
 
     threading.Thread(target=forward, daemon=True).start()

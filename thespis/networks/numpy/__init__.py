@@ -1,0 +1,1 @@
+"""NumPy fast paths: the same numbers as torch, in less time on a CPU."""
