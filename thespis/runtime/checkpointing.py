@@ -122,10 +122,11 @@ class Checkpointer:
         return True
 
     async def _commit(self, staging: Path, absent: list[str]) -> bool:
-        session, meta = self._session, self._session.meta(self._now())
+        session = self._session
+        meta, received = session.meta(self._now()), session.received()
         try:
             committed = await self._in_thread(
-                write_checkpoint, session.checkpoints, session.program, staging, meta, absent
+                write_checkpoint, session.checkpoints, session.program, staging, meta, received, absent
             )
         except Exception as error:
             session.save_failed(error)

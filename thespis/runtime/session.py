@@ -27,7 +27,7 @@ from thespis.runs.metrics_writer import MetricsWriter
 from thespis.runs.monitor import Monitor, RunIdentity
 from thespis.runs.processes import process_usage
 from thespis.runs.run_log import RunLog
-from thespis.runs.saving import Committed, write_checkpoint
+from thespis.runs.saving import Committed, Received, inserted_items, write_checkpoint
 from thespis.runs.stall_detector import StallDetector
 from thespis.runs.terminal.screen import Screen
 from thespis.runs.terminal.view import RealTime, View
@@ -208,7 +208,7 @@ class Session:
 
     def _load_received(self, key: tuple[str, int], checkpoint: Path | None) -> None:
         values = load_values(checkpoint, *key) if checkpoint is not None else {}
-        self._received[key] = int(values.get(self._intake[key].rpartition("/")[2], 0))
+        self._received[key] = inserted_items(values, self._intake[key])
 
     def came_up(self, now: float) -> None:
         """Restart the stall timeout when a process has built its roles: no update was possible before."""
@@ -249,6 +249,10 @@ class Session:
             "monitor": self.monitor.state(now),
         }
 
+    def received(self) -> dict[tuple[str, int], Received]:
+        """Return the items reported so far by each role with an insert counter."""
+        return {key: Received(counter, self._received[key]) for key, counter in self._intake.items()}
+
     def committed(self, checkpoint: Committed) -> Path:
         """Record a saved checkpoint."""
         if checkpoint.note is not None:
@@ -280,7 +284,8 @@ class Session:
         try:
             staging = self.checkpoints.stage()
             write(staging)
-            return self.committed(write_checkpoint(self.checkpoints, self.program, staging, self.meta(now), absent))
+            meta, received = self.meta(now), self.received()
+            return self.committed(write_checkpoint(self.checkpoints, self.program, staging, meta, received, absent))
         except BaseException as error:
             if staging is not None:
                 self.checkpoints.discard(staging)
