@@ -9,7 +9,7 @@ import numpy as np
 
 from thespis.core.program import Program
 from thespis.runs.checkpoints import Checkpoints, read_meta, save_role
-from thespis.runs.saving import Received, write_checkpoint
+from thespis.runs.saving import ReportedItems, write_checkpoint
 
 COUNTER = "replay/inserted"
 
@@ -33,7 +33,7 @@ def save(checkpoints: Checkpoints, saved: dict[int, int], received: list[int], a
     for shard, items in saved.items():
         save_role(staging, "replay", shard, {"items": np.zeros(items)}, {"inserted": items})
     meta = {"update": sum(received), "env_steps": 0, "score": None, "monitor": {"counters": {COUNTER: sum(received)}}}
-    reported = {("replay", shard): Received(COUNTER, items) for shard, items in enumerate(received)}
+    reported = {("replay", shard): ReportedItems(COUNTER, items) for shard, items in enumerate(received)}
     committed = write_checkpoint(checkpoints, two_replays(), staging, meta, reported, absent)
     counters: dict[str, Any] = read_meta(committed.path)["monitor"]["counters"]
     return counters

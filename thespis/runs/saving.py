@@ -11,7 +11,7 @@ from thespis.core.program import Program
 from thespis.runs.checkpoints import Checkpoints, carry_over, load_values, policy_weights, saved, weights_sha256
 
 
-class Received(NamedTuple):
+class ReportedItems(NamedTuple):
     """How many items a role has reported under the name of its insert counter."""
 
     counter: str
@@ -32,7 +32,7 @@ def write_checkpoint(
     program: Program,
     staging: Path,
     meta: dict[str, Any],
-    received: Mapping[tuple[str, int], Received],
+    received: Mapping[tuple[str, int], ReportedItems],
     absent: Sequence[str] = (),
 ) -> Committed:
     """Commit `staging`; removes it also when this raises. Reads and digests all of its bytes.
@@ -62,7 +62,7 @@ def write_checkpoint(
 def _match_counters(
     counters: dict[str, int],
     staging: Path,
-    received: Mapping[tuple[str, int], Received],
+    received: Mapping[tuple[str, int], ReportedItems],
     absent: Set[tuple[str, int]],
 ) -> None:
     """Let the insert counters state what the saved roles hold.

@@ -27,7 +27,7 @@ from thespis.runs.metrics_writer import MetricsWriter
 from thespis.runs.monitor import Monitor, RunIdentity
 from thespis.runs.processes import process_usage
 from thespis.runs.run_log import RunLog
-from thespis.runs.saving import Committed, Received, inserted_items, write_checkpoint
+from thespis.runs.saving import Committed, ReportedItems, inserted_items, write_checkpoint
 from thespis.runs.stall_detector import StallDetector
 from thespis.runs.terminal.screen import Screen
 from thespis.runs.terminal.view import RealTime, View
@@ -249,9 +249,9 @@ class Session:
             "monitor": self.monitor.state(now),
         }
 
-    def received(self) -> dict[tuple[str, int], Received]:
+    def received(self) -> dict[tuple[str, int], ReportedItems]:
         """Return the items reported so far by each role with an insert counter."""
-        return {key: Received(counter, self._received[key]) for key, counter in self._intake.items()}
+        return {key: ReportedItems(counter, self._received[key]) for key, counter in self._intake.items()}
 
     def committed(self, checkpoint: Committed) -> Path:
         """Record a saved checkpoint."""
