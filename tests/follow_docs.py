@@ -8,6 +8,8 @@ What the reader has to bring (a cluster, certificates, a package of one's own) i
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -18,17 +20,25 @@ from pathlib import Path
 from pages import PAGES, ROOT, commands
 
 BROUGHT = re.compile(r"--ray-address|my_package|minari:|--tls-|--callback|DIR|\$|pumped")
+MUJOCO = re.compile(r"Swimmer-v5|Hopper-v5|HalfCheetah-v5")
 COST_MODEL = "work: {env_step: {base: 1e-4}}\n"
 SECONDS = 300
 
 
-def shortened(words: list[str]) -> list[str]:
+def brought(command: str) -> bool:
+    """Whether the reader has to bring something."""
+    return bool(BROUGHT.search(command)) or (not importlib.util.find_spec("mujoco") and bool(MUJOCO.search(command)))
+
+
+def shortened(words: list[str], directory: Path) -> list[str]:
     """The command with a budget of seconds instead of its own."""
     command = words[0]
     if command == "train" and "--help" not in words:
-        return [*words, "--total-seconds", "3", "--eval-episodes", "1"]
+        steps = ["--total-steps", "20000"] if words[1] == "pbt" else []  # the members of a population share its steps
+        return [*words, *steps, "--total-seconds", "3", "--eval-episodes", "1"]
     if command == "resume":
-        return [*words, "--total-seconds", "20"]
+        used = json.loads((directory / words[1] / "summary.json").read_text())["wall_seconds"]
+        return [*words, "--total-seconds", f"{used + 3:.0f}"]
     if command == "compare":
         kept = [word for word in words if word not in ("15", "30", "2", "3")]
         return [word for kind in kept for word in ([kind, "1"] if kind in ("--seconds", "--seeds") else [kind])]
@@ -45,10 +55,16 @@ def follow(page: Path, directory: Path) -> list[str]:
     failed = []
     for words in commands(page):
         result = " ".join(words)
-        if BROUGHT.search(result):
+        if brought(result):
             print(f"  left out  thespis {result}", flush=True)
             continue
-        named = [found for word in shortened(words) for found in (expanded(word, directory) if "*" in word else [word])]
+        if words[0] == "record":  # another page may have written the same demonstrations
+            shutil.rmtree(directory / words[words.index("--out") + 1], ignore_errors=True)
+        named = [
+            found
+            for word in shortened(words, directory)
+            for found in (expanded(word, directory) if "*" in word else [word])
+        ]
         line = [sys.executable, "-m", "thespis.cli.main", *named]
         ended = subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=SECONDS)
         print(f"  exit {ended.returncode}    thespis {result}", flush=True)

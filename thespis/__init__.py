@@ -30,19 +30,21 @@ if TYPE_CHECKING:
     from thespis.architectures.builders import (
         add_evaluator,
         add_replay,
-        build_central_learner,
         build_environments,
         build_exploring_actor,
-        build_learner_network,
         build_local_policy,
         build_policy_runner,
-        build_queue_learner,
         build_replay_actor,
-        build_replay_learner,
-        build_rounds_learner,
         build_worker_network,
         return_discount,
         validate_replay,
+    )
+    from thespis.architectures.learners import (
+        build_central_learner,
+        build_learner_network,
+        build_queue_learner,
+        build_replay_learner,
+        build_rounds_learner,
     )
     from thespis.core import edges
     from thespis.core.bounds import Bounds, Count, CountOrZero, Fraction, NonNegative, Positive
@@ -192,9 +194,11 @@ _NAMES = {
     "algorithms.updates.update": "Gradients Update",
     "algorithms.vtrace": "VTrace",
     "architectures.builders": (
-        "add_evaluator add_replay validate_replay build_queue_learner build_replay_actor build_replay_learner "
-        "build_rounds_learner build_policy_runner build_central_learner build_environments build_exploring_actor "
-        "build_learner_network build_local_policy return_discount build_worker_network"
+        "add_evaluator add_replay validate_replay build_replay_actor build_policy_runner build_environments "
+        "build_exploring_actor build_local_policy return_discount build_worker_network"
+    ),
+    "architectures.learners": (
+        "build_central_learner build_learner_network build_queue_learner build_replay_learner build_rounds_learner"
     ),
     "core.bounds": "Bounds Count CountOrZero Fraction NonNegative Positive",
     "training.callbacks": "Callback",

@@ -137,6 +137,11 @@ class ApexOwn(ExperimentSettings, total=False):
     publish_every: int
 
 
+class LearnersSettings(TypedDict, total=False):
+    learners: int
+    learner_timeout: float
+
+
 class QNetworkSettings(NetworkSettings, total=False):
     dueling: bool
     feedback: bool
@@ -179,7 +184,7 @@ class EpsilonLadderSettings(TypedDict, total=False):
     epsilon_exponent: float
 
 
-class ApexDQN(ApexOwn, DQNSettings, TransitionsSettings, EpsilonLadderSettings, total=False): ...
+class ApexDQN(ApexOwn, LearnersSettings, DQNSettings, TransitionsSettings, EpsilonLadderSettings, total=False): ...
 
 
 class DPGNetworkSettings(NetworkSettings, total=False):
@@ -200,7 +205,7 @@ class NoiseLadderSettings(TypedDict, total=False):
     least_noise: float
 
 
-class ApexDPG(ApexOwn, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+class ApexDPG(ApexOwn, LearnersSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
 class R2D2Settings(TypedDict, total=False):
@@ -225,7 +230,7 @@ class SequencesSettings(TypedDict, total=False):
     replay: ReplaySettings | ReplayConfig
 
 
-class ApexR2D2(ApexOwn, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class ApexR2D2(ApexOwn, LearnersSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
 class SACSettings(TypedDict, total=False):
@@ -240,7 +245,7 @@ class SACSettings(TypedDict, total=False):
     reward: RewardSettings | RewardConfig
 
 
-class ApexSAC(ApexOwn, SACSettings, TransitionsSettings, total=False): ...
+class ApexSAC(ApexOwn, LearnersSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class DqnOwn(ExperimentSettings, total=False):
@@ -253,13 +258,13 @@ class EpsilonScheduleSettings(TypedDict, total=False):
     epsilon_steps: int
 
 
-class DqnDQN(DqnOwn, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
+class DqnDQN(DqnOwn, LearnersSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
 
 
-class DqnDPG(DqnOwn, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+class DqnDPG(DqnOwn, LearnersSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
-class DqnSAC(DqnOwn, SACSettings, TransitionsSettings, total=False): ...
+class DqnSAC(DqnOwn, LearnersSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class EsOwn(ExperimentSettings, total=False):
@@ -329,10 +334,10 @@ class ImpalaOwn(ExperimentSettings, total=False):
     forced_lag: int
 
 
-class ImpalaVTrace(ImpalaOwn, VTraceSettings, UnrollsSettings, total=False): ...
+class ImpalaVTrace(ImpalaOwn, LearnersSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class ImpalaAPPO(ImpalaOwn, APPOSettings, UnrollsSettings, total=False): ...
+class ImpalaAPPO(ImpalaOwn, LearnersSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
 class ParameterServerOwn(ExperimentSettings, total=False):
@@ -397,7 +402,7 @@ class RoundsSettings(TypedDict, total=False):
     unroll_length: int
 
 
-class PpoPPO(PpoOwn, PPOSettings, RoundsSettings, total=False): ...
+class PpoPPO(PpoOwn, LearnersSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
 class TRPOSettings(TypedDict, total=False):
@@ -415,7 +420,7 @@ class TRPOSettings(TypedDict, total=False):
     reward: RewardSettings | RewardConfig
 
 
-class PpoTRPO(PpoOwn, TRPOSettings, RoundsSettings, total=False): ...
+class PpoTRPO(PpoOwn, LearnersSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 class QtoptOwn(ExperimentSettings, total=False):
@@ -483,19 +488,19 @@ class InferenceSettings(TypedDict, total=False):
     tls_name: str
 
 
-class SeedVTrace(SeedOwn, InferenceSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class SeedVTrace(SeedOwn, InferenceSettings, LearnersSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class SeedAPPO(SeedOwn, InferenceSettings, APPOSettings, UnrollsSettings, total=False): ...
+class SeedAPPO(SeedOwn, InferenceSettings, LearnersSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
-class SeedPPO(SeedOwn, InferenceSettings, PPOSettings, RoundsSettings, total=False): ...
+class SeedPPO(SeedOwn, InferenceSettings, LearnersSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
-class SeedR2D2(SeedOwn, InferenceSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class SeedR2D2(SeedOwn, InferenceSettings, LearnersSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
-class SeedTRPO(SeedOwn, InferenceSettings, TRPOSettings, RoundsSettings, total=False): ...
+class SeedTRPO(SeedOwn, InferenceSettings, LearnersSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 @overload

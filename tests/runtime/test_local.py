@@ -309,7 +309,7 @@ def test_a_disk_that_is_full_at_the_start_is_said(stage: Stage) -> None:
 
 def test_a_run_that_cannot_save_its_end_fails(stage: Stage) -> None:
     """Nothing is where checkpoints go, so not even the last one can be written."""
-    process = begin(stage, "--total-steps", 60_000)
+    process = begin(stage, "--total-steps", 15_000)
     (stage.run / "checkpoints" / "epoch-learner.json").unlink()
     (stage.run / "checkpoints").rmdir()
     (stage.run / "checkpoints").write_text("in the way")

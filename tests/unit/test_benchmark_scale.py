@@ -77,7 +77,7 @@ def test_a_step_takes_of_a_core_what_it_took_in_a_run(monkeypatch: pytest.Monkey
     assert costs["edges"]["default"]["cpu"] == pytest.approx(0.016 / 1600 * 20 / 4, rel=0.05)
     assert costs["work"]["env_step"]["base"] == pytest.approx(4e-4 - 1e-5, rel=0.05)
     assert costs["cores"] == 2
-    few, many = (predict("impala", actors, costs, [100 * actors, 500 * actors]) for actors in (16, 64))
+    few, many = (predict("impala", actors, costs, [50 * actors, 200 * actors]) for actors in (16, 64))
     assert few["steps_per_second"] == pytest.approx(1500, rel=0.05)
     assert many["steps_per_second"] == pytest.approx(2 / 5e-4, rel=0.08), "two cores, half a millisecond for each step"
 

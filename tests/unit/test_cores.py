@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from thespis.architectures.builders import build_learner_network
 from thespis.architectures.es import Config as Evolution
+from thespis.architectures.learners import build_learner_network
 from thespis.architectures.ppo import Config as PPO
 from thespis.core.config import Experiment
 from thespis.core.system import cgroups, cores

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from thespis.algorithms.base import Algorithm
 from thespis.core.bounds import Bounds, Fraction, NonNegative, Positive, Threshold
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class APPO(Algorithm[Unrolls]):
     """Asynchronous PPO: one clipped step per batch of unrolls. V-trace corrects the value targets for lag."""
+
+    DIVISIBLE: ClassVar[bool] = True
 
     items: Unrolls = inline(Unrolls)
     discount: Fraction = 0.99

@@ -69,6 +69,9 @@ class Algorithm(Generic[Items]):
     once.
     """
 
+    DIVISIBLE: ClassVar[bool] = False
+    """Whether the update is a `SharedUpdate`, which several learners can make together."""
+
     items: Items
     network: NetworkConfig = field(default_factory=NetworkConfig)
     optimizer: Any = field(default_factory=OptimizerConfig)
@@ -114,6 +117,11 @@ class Algorithm(Generic[Items]):
     def averages(self) -> bool:
         """Whether the loss is the mean over the steps of a batch, rather than the sum."""
         return True
+
+    @property
+    def indivisible(self) -> str:
+        """Why several learners cannot make an update of this algorithm together; empty if they can."""
+        return "" if self.DIVISIBLE else "its update needs the whole batch in one place"
 
     def check_batch(self, environments: int) -> None:
         """Refuse settings that need a larger batch than one unroll of `environments` environments."""

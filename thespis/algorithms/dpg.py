@@ -56,6 +56,7 @@ class DPG(Algorithm[Transitions]):
     """Deterministic policy gradients: the policy follows dQ/da of a critic that learns from replayed transitions."""
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("target_period",)
+    DIVISIBLE: ClassVar[bool] = True
 
     items: Transitions = inline(
         lambda: Transitions(replay=ReplayConfig(priority_exponent=0.6, importance_exponent=0.4, actor_priorities=True))

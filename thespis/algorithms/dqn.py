@@ -90,6 +90,7 @@ class DQN(DiscreteQ, Algorithm[Transitions]):
     """Q-learning from replayed transitions, with a target network."""
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("double", "target_period")
+    DIVISIBLE: ClassVar[bool] = True
 
     items: Transitions = inline(Transitions)
     discount: Fraction = 0.99

@@ -24,6 +24,7 @@ class PPO(Algorithm[Rounds]):
     """Proximal policy optimisation: the clipped surrogate objective with generalised advantage estimation."""
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("epochs", "minibatches", "target_kl")
+    DIVISIBLE: ClassVar[bool] = True
 
     items: Rounds = inline(Rounds)
     discount: Fraction = 0.99
@@ -48,6 +49,11 @@ class PPO(Algorithm[Rounds]):
     optimizer: OptimizerConfig = field(
         default_factory=lambda: OptimizerConfig(learning_rate=1e-3, anneal=True, epsilon=1e-5, clip=0.5)
     )
+
+    @property
+    def indivisible(self) -> str:
+        """See `Algorithm`."""
+        return "" if self.target_kl is None else "--target-kl stops at the KL divergence of the whole batch"
 
     def check_batch(self, environments: int) -> None:
         """Refuse more minibatches than a batch has rows."""

@@ -96,6 +96,7 @@ class R2D2(DiscreteQ, Algorithm[Sequences]):
     """Recurrent Q-learning from replayed sequences, with value rescaling."""
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("double", "target_period")
+    DIVISIBLE: ClassVar[bool] = True
 
     items: Sequences = inline(Sequences)
     discount: Fraction = 0.997

@@ -28,6 +28,7 @@ class SAC(Algorithm[Transitions]):
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("tau", "target_entropy", "learn_temperature")
     FIXED: ClassVar[tuple[str, ...]] = ("critics",)  # a checkpoint holds the weights of this many critics
+    DIVISIBLE: ClassVar[bool] = True
 
     items: Transitions = inline(lambda: Transitions(n_step=1))
     discount: Fraction = 0.99

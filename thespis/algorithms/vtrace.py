@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from thespis.algorithms.base import Algorithm
 from thespis.core.bounds import Bounds, Fraction, NonNegative, Threshold
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class VTrace(Algorithm[Unrolls]):
     """V-trace actor-critic: policy gradient and value regression on returns corrected for lag."""
+
+    DIVISIBLE: ClassVar[bool] = True
 
     items: Unrolls = inline(Unrolls)
     discount: Fraction = 0.99

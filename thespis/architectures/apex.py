@@ -17,15 +17,15 @@ from thespis.algorithms.dqn import DQN, EpsilonLadder
 from thespis.algorithms.r2d2 import Sequences
 from thespis.architectures.builders import (
     add_evaluator,
-    add_replay,
-    add_replay_actors,
-    add_replay_learner,
+    add_replay_actor,
     add_weights,
     validate_replay,
 )
+from thespis.architectures.learners import ReplayLearnersConfig, add_group, add_own_replay, add_replay_learner
 from thespis.core.bounds import Count
 from thespis.core.config import Experiment, QNetworkConfig, ReplayConfig, Transitions
 from thespis.core.program import Program
+from thespis.core.settings import inline
 
 validate = validate_replay
 _PRIORITISED = ReplayConfig(priority_exponent=0.6, importance_exponent=0.4, actor_priorities=True)
@@ -43,6 +43,7 @@ class Config(Experiment):
     """Environments per actor; each has its own epsilon or noise (papers: 1)."""
     publish_every: Count = 4
     """Publish weights every N updates."""
+    group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
     algorithm: Algorithm[Transitions | Sequences] = chosen(
         lambda: DQN(
             items=Transitions(replay=_PRIORITISED),
@@ -51,13 +52,23 @@ class Config(Experiment):
         )
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.group.check(self)
+
 
 def program(cfg: Config) -> Program:
-    """Wire the figure above."""
+    """Wire the figure above, once for each learner; each has its own replay and actors."""
     p = Program("apex")
-    replay = add_replay(p, cfg)
-    weights = add_weights(p.at(process="storage", colocate="learner", restarts=3))
-    add_replay_learner(p.at(colocate="learner", restarts=3), cfg, replay, weights.publish, cfg.publish_every)
-    add_replay_actors(p, cfg, replay, weights.pull)
-    add_evaluator(p, cfg, weights.pull)
+    group, replays, pulls = add_group(p, cfg, cfg.group), [], []
+    for learner in cfg.group.indices:
+        replay = add_own_replay(p, cfg, learner)
+        weights = add_weights(cfg.group.place(p, "storage", learner))
+        add_replay_learner(cfg.group.place(p, None, learner), cfg, replay, weights.publish, cfg.publish_every, group)
+        replays.append(replay)
+        pulls.append(weights.pull)
+    for actor in range(cfg.actors):
+        learner = cfg.group.learner_of(actor)
+        add_replay_actor(p, cfg, replays[learner], pulls[learner], actor)
+    add_evaluator(p, cfg, pulls[0])
     return p

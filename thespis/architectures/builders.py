@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from thespis import roles
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from thespis.algorithms.r2d2 import Replayed
     from thespis.core.config import Experiment, InferenceConfig, ReplayConfig
     from thespis.core.context import Context
-    from thespis.core.edges import Act, Draw, Insert, InsertStream, Next, Prioritise, Publish, Pull, Sample
+    from thespis.core.edges import Act, Draw, Insert, InsertStream, Next, Prioritise, Publish, Pull
     from thespis.core.types import Stream, Unroll
     from thespis.envs.autoreset import Environments
     from thespis.envs.spaces import Spaces
     from thespis.experience.trajectory_assembler import StepMessage
     from thespis.networks.policies import PolicyNetwork
     from thespis.networks.policy_runner import PolicyRunner
-    from thespis.roles.learner import Source
 
 
 # -- environments, networks and policies ----------------------------------------------------------
@@ -57,21 +56,6 @@ def build_policy_runner(ctx: Context, cfg: Experiment) -> PolicyRunner:
 def build_local_policy(ctx: Context, cfg: Experiment, pull: Pull, ahead: bool = False) -> roles.LocalPolicy:
     """A policy in the actor's process that pulls weights. `ahead`: see `LocalPolicy`."""
     return roles.LocalPolicy(ctx, build_policy_runner(ctx, cfg), pull, ahead)
-
-
-def build_learner_network(ctx: Context, cfg: Experiment, in_turns: bool = False) -> PolicyNetwork:
-    """The learner's network; sets the number of torch threads to the cores that the actors leave.
-
-    `in_turns`: actors and learner alternate, so the learner may use all cores. A small network uses one thread.
-    """
-    import torch
-
-    from thespis.core.system.cores import learner_threads
-
-    made = build_worker_network(ctx, cfg)
-    parameters = sum(parameter.numel() for parameter in made.parameters())
-    torch.set_num_threads(learner_threads(parameters, 0 if in_turns else cfg.actors))
-    return made
 
 
 def build_worker_network(ctx: Context, cfg: Experiment) -> PolicyNetwork:
@@ -127,81 +111,17 @@ def build_exploring_actor(
     return roles.Actor(ctx, envs, policy, inserts, length, before_unroll=explore)
 
 
-def build_replay_actor(ctx: Context, cfg: Experiment, insert: InsertStream, pull: Pull) -> roles.Actor:
-    """An actor with a local policy that inserts into a replay, or into one of its shards."""
-    return build_exploring_actor(
-        ctx, cfg, insert, build_local_policy(ctx, cfg, pull), cfg.algorithm.items.replay.shards
-    )
+def build_replay_actor(
+    ctx: Context, cfg: Experiment, insert: InsertStream, pull: Pull, replays: int = 1
+) -> roles.Actor:
+    """An actor with a local policy that inserts into a replay, or into one of `replays` replays."""
+    return build_exploring_actor(ctx, cfg, insert, build_local_policy(ctx, cfg, pull), replays)
 
 
-def build_central_learner(
-    ctx: Context, cfg: Experiment, source: Source, network: PolicyNetwork, publish: Publish, publish_every: int = 1
-) -> roles.Learner:
-    """A learner that applies its own gradients and publishes the weights."""
-    from thespis.exchange.local import LocalExchange
-
-    update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
-    exchange = LocalExchange(ctx, cfg.algorithm.optimizer, update.parameters, cfg.budget)
-    return roles.Learner(ctx, source, update, exchange, publish, publish_every)
-
-
-def build_queue_learner(
-    ctx: Context, cfg: Experiment, sample: Sample, publish: Publish, unrolls: int, publish_every: int = 1
-) -> roles.Learner:
-    """A learner that takes `unrolls` unrolls from a queue per update."""
-    from thespis.experience.sources import QueueSource
-
-    source = QueueSource(ctx, sample, unrolls)
-    return build_central_learner(ctx, cfg, source, build_learner_network(ctx, cfg), publish, publish_every)
-
-
-def build_rounds_learner(
-    ctx: Context, cfg: Experiment, sample: Sample, publish: Publish, unrolls: int
-) -> roles.Learner:
-    """A learner that waits for `unrolls` unrolls of its current version. Actors and learner alternate."""
-    from thespis.experience.sources import OnPolicyRounds
-
-    source = OnPolicyRounds(ctx, sample, unrolls, lambda: learner.version)
-    learner = build_central_learner(ctx, cfg, source, build_learner_network(ctx, cfg, in_turns=True), publish)
-    return learner
-
-
-def build_replay_learner(
-    ctx: Context,
-    cfg: Experiment,
-    samples: Sequence[Draw],
-    prioritise: Sequence[Prioritise],
-    publish: Publish,
-    publish_every: int,
-) -> roles.Learner:
-    """A learner that samples batches from a replay, or in equal parts from its shards."""
-    from thespis.experience.sources import ReplaySource
-
-    items: Replayed = cfg.algorithm.items
-    source = ReplaySource(ctx, samples, items.batch, items.batches_per_draw, prioritise)
-    return build_central_learner(ctx, cfg, source, build_learner_network(ctx, cfg), publish, publish_every)
-
-
-def add_replay_learner(
-    place: Placement, cfg: Experiment, replay: ReplayShards, publish: Publish, publish_every: int
-) -> None:
-    """Add a learner that samples from the replay and sends it new priorities."""
-    place.add(
-        "learner",
-        build_replay_learner,
-        cfg,
-        samples=replay.samples,
-        prioritise=replay.priorities,
-        publish=publish,
-        publish_every=publish_every,
-    )
-
-
-def add_replay_actors(p: Program, cfg: Experiment, replay: ReplayShards, pull: Pull) -> None:
-    """Add the actors that insert into the replay, each with a local policy."""
-    actors = p.at(restarts=3, counts_as_actor=True)
-    for index in range(cfg.actors):
-        actors.add("actor", build_replay_actor, cfg, insert=replay.insert(index), pull=pull)
+def add_replay_actor(p: Program, cfg: Experiment, replay: ReplayShards, pull: Pull, index: int) -> None:
+    """Add actor `index`, which inserts into the replay and has a local policy."""
+    place, replays = p.at(restarts=3, counts_as_actor=True), len(replay.handles) * replay.learners
+    place.add("actor", build_replay_actor, cfg, insert=replay.insert(index), pull=pull, replays=replays)
 
 
 # -- the weight store and the replay --------------------------------------------------------------
@@ -236,16 +156,17 @@ def add_weights(place: Placement, hold_back: int = 0) -> Weights:
 
 @dataclass(frozen=True)
 class ReplayShards:
-    """The edges to a replay or to all of its shards."""
+    """The edges to a replay or to all of its shards. `learners`: how many have a replay of their own."""
 
     handles: Sequence[Handle[roles.Replay]]
     items: Replayed
     envs_per_actor: int
+    learners: int = 1
 
     def insert(self, actor: int) -> InsertStream:
-        """The insert edge of an actor: actors are assigned to shards in turn."""
+        """The insert edge of an actor: the actors of a learner are assigned to its shards in turn."""
         items = self.items.per_insert(self.envs_per_actor)
-        return self.handles[actor % len(self.handles)].edge(roles.Replay.insert, items=items)
+        return self.handles[actor // self.learners % len(self.handles)].edge(roles.Replay.insert, items=items)
 
     @property
     def samples(self) -> tuple[Draw, ...]:
@@ -264,10 +185,13 @@ class ReplayShards:
         return tuple(handle.edge(roles.Replay.prioritise) for handle in self.handles if prioritised)
 
 
-def add_replay(p: Program, cfg: Experiment, place: Placement | None = None, actors: int | None = None) -> ReplayShards:
+def add_replay(
+    p: Program, cfg: Experiment, place: Placement | None = None, actors: int | None = None, learners: int = 1
+) -> ReplayShards:
     """Add the replay, by default in the process `storage`, or its shards, one process each.
 
-    `actors`: the number of actors that insert into it; all by default.
+    `actors`: the number of actors that insert into it; all by default. `learners`: how many have a replay of their own,
+    of an equal part of the sizes.
     """
     items: Replayed = cfg.algorithm.items
     shards, actors = items.replay.shards, cfg.actors if actors is None else actors
@@ -278,13 +202,13 @@ def add_replay(p: Program, cfg: Experiment, place: Placement | None = None, acto
             f"every shard contributes an equal part of a batch, but {items.batch} is not divisible by {shards}; "
             "change --batch or --replay.shards"
         )
-    one = items.replay.shard
+    one = replace(replace(items.replay, shards=learners).shard, shards=shards).shard
     items.check_rows(one.capacity, -(-actors // shards) * cfg.envs_per_actor)
     band = SamplesPerInsert.of(one, items.per_insert(cfg.envs_per_actor), items.per_sample // shards)
     if place is None:
         place = p.at(process="storage" if shards == 1 else None, colocate="learner", restarts=3)
     handles = [place.add("replay", build_replay, cfg, one, capacity=one.capacity, limiter=band) for _ in range(shards)]
-    return ReplayShards(handles, items, cfg.envs_per_actor)
+    return ReplayShards(handles, items, cfg.envs_per_actor, learners)
 
 
 def build_replay(
@@ -336,17 +260,19 @@ def build_inference(
     insert: Insert | None = None,
     insert_stream: InsertStream | None = None,
     lockstep: bool = False,
+    actors: int | None = None,
 ) -> roles.InferenceServer:
     """An inference server that inserts unrolls into a queue (`insert`) or a replay (`insert_stream`).
 
     With a replay it uses the algorithm's exploration. `lockstep`: after each unroll, an actor waits for the next
-    weight version.
+    weight version. `actors`: the number of actors that call it; all by default.
     """
     from thespis.envs.spaces import action_row
     from thespis.experience.trajectory_assembler import TrajectoryAssembler
     from thespis.runs.spaces import spaces_of
 
     runner, algorithm, total = build_policy_runner(ctx, cfg), cfg.algorithm, cfg.actors * cfg.envs_per_actor
+    rows = total if actors is None else actors * cfg.envs_per_actor
     no_action = action_row(spaces_of(cfg).action_space)
 
     def explore(message: StepMessage) -> Any:
@@ -363,7 +289,7 @@ def build_inference(
         TrajectoryAssembler(algorithm.items.unroll_length, runner.initial_state, no_action, return_discount(cfg)),
         following,
         insert_stream or insert_unroll,
-        roles.Batching(inference.batch_rows(total), inference.inference_wait, lockstep),
+        roles.Batching(inference.batch_rows(rows), inference.inference_wait, lockstep),
         explore=explore if insert_stream is not None else None,
         listener=build_listener(ctx, cfg, inference),
     )

@@ -12,15 +12,15 @@ from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.dqn import DQN
 from thespis.architectures.builders import (
     add_evaluator,
-    add_replay,
-    add_replay_actors,
-    add_replay_learner,
+    add_replay_actor,
     add_weights,
     validate_replay,
 )
+from thespis.architectures.learners import ReplayLearnersConfig, add_group, add_own_replay, add_replay_learner
 from thespis.core.bounds import Count
 from thespis.core.config import Experiment, Transitions
 from thespis.core.program import Program
+from thespis.core.settings import inline
 
 validate = validate_replay
 
@@ -37,15 +37,26 @@ class Config(Experiment):
     """Environments per actor; the actor steps them as one batch."""
     publish_every: Count = 4
     """Publish weights every N updates."""
+    group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
     algorithm: Algorithm[Transitions] = chosen(DQN)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.group.check(self)
 
 
 def program(cfg: Config) -> Program:
-    """Wire the figure above."""
+    """Wire the figure above, once for each learner; each has its own replay and actors."""
     p = Program("dqn")
-    replay = add_replay(p, cfg)
-    weights = add_weights(p.at(process="storage", colocate="learner", restarts=3))
-    add_replay_learner(p.at(colocate="learner", restarts=3), cfg, replay, weights.publish, cfg.publish_every)
-    add_replay_actors(p, cfg, replay, weights.pull)
-    add_evaluator(p, cfg, weights.pull)
+    group, replays, pulls = add_group(p, cfg, cfg.group), [], []
+    for learner in cfg.group.indices:
+        replay = add_own_replay(p, cfg, learner)
+        weights = add_weights(cfg.group.place(p, "storage", learner))
+        add_replay_learner(cfg.group.place(p, None, learner), cfg, replay, weights.publish, cfg.publish_every, group)
+        replays.append(replay)
+        pulls.append(weights.pull)
+    for actor in range(cfg.actors):
+        learner = cfg.group.learner_of(actor)
+        add_replay_actor(p, cfg, replays[learner], pulls[learner], actor)
+    add_evaluator(p, cfg, pulls[0])
     return p

@@ -5,7 +5,7 @@ actor xN --unroll--> queue --batch--> learner --weights--> store --pull--> actor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from thespis import roles
@@ -15,12 +15,13 @@ from thespis.architectures.builders import (
     add_evaluator,
     add_weights,
     build_local_policy,
-    build_queue_learner,
     build_unroll_actor,
 )
+from thespis.architectures.learners import LearnersConfig, add_group, build_queue_learner
 from thespis.core.bounds import Count, CountOrZero
 from thespis.core.config import Experiment, Unrolls
 from thespis.core.program import Program
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     from thespis.core.context import Context
@@ -39,6 +40,11 @@ class Config(Experiment):
     """Capacity of the queue in unrolls. A larger queue increases lag."""
     forced_lag: CountOrZero = 0
     """Delay weights by N updates, to study lag."""
+    group: LearnersConfig = inline(LearnersConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.group.check(self)
 
 
 def build_actor(ctx: Context, cfg: Config, insert: Insert, pull: Pull) -> roles.Actor:
@@ -47,16 +53,28 @@ def build_actor(ctx: Context, cfg: Config, insert: Insert, pull: Pull) -> roles.
 
 
 def program(cfg: Config) -> Program:
-    """Wire the figure above."""
+    """Wire the figure above, once for each learner; each has its own actors."""
     p = Program("impala")
-    with_learner = p.at(process="learner", colocate="learner", restarts=3)
-    queue = with_learner.add("queue", roles.Queue, capacity=cfg.queue_capacity)
-    weights = add_weights(with_learner, hold_back=cfg.forced_lag)
-    sample = queue.edge(roles.Queue.sample, items=cfg.batch_unrolls)
-    publish = weights.publish
-    with_learner.add("learner", build_queue_learner, cfg, sample=sample, publish=publish, unrolls=cfg.batch_unrolls)
+    group, inserts, pulls = add_group(p, cfg, cfg.group), [], []
+    for learner in cfg.group.indices:
+        with_learner = cfg.group.place(p, "learner", learner)
+        queue = with_learner.add("queue", roles.Queue, capacity=cfg.queue_capacity)
+        weights = add_weights(with_learner, hold_back=cfg.forced_lag)
+        replace(with_learner, replicated=True).add(
+            "learner",
+            build_queue_learner,
+            cfg,
+            sample=queue.edge(roles.Queue.sample, items=cfg.batch_unrolls),
+            publish=weights.publish,
+            unrolls=cfg.batch_unrolls,
+            group=group,
+            learners=cfg.group.learners,
+        )
+        inserts.append(queue.edge(roles.Queue.insert))
+        pulls.append(weights.pull)
     actors = p.at(restarts=3, counts_as_actor=True)
-    for _ in range(cfg.actors):
-        actors.add("actor", build_actor, cfg, insert=queue.edge(roles.Queue.insert), pull=weights.pull)
-    add_evaluator(p, cfg, weights.pull)
+    for actor in range(cfg.actors):
+        learner = cfg.group.learner_of(actor)
+        actors.add("actor", build_actor, cfg, insert=inserts[learner], pull=pulls[learner])
+    add_evaluator(p, cfg, pulls[0])
     return p

@@ -5,7 +5,7 @@ actor xN --unroll--> queue --N of one version--> learner --weights--> store --ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from thespis import roles
@@ -15,13 +15,14 @@ from thespis.architectures.builders import (
     add_evaluator,
     add_weights,
     build_local_policy,
-    build_rounds_learner,
     build_unroll_actor,
 )
+from thespis.architectures.learners import LearnersConfig, add_group, build_rounds_learner
 from thespis.core.bounds import CountOrZero
 from thespis.core.config import Experiment, Rounds
 from thespis.core.errors import ThespisError
 from thespis.core.program import Program
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     from thespis.core.context import Context
@@ -37,21 +38,22 @@ class Config(Experiment):
     envs_per_actor: int = 8
     """Environments per actor; the actor steps them as one batch."""
     backups: CountOrZero = 0
-    """Backup actors: each update drops the unrolls of the N slowest actors."""
+    """Backup actors: each update drops the unrolls of the N slowest actors of each learner."""
+    group: LearnersConfig = inline(LearnersConfig)
     algorithm: Algorithm[Rounds] = chosen(PPO)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.backups >= self.actors:
-            raise ThespisError(
-                f"--backups is {self.backups} of {self.actors} actors; an update must wait for at least one of them"
-            )
+        self.group.check(self, equal=True)
+        if self.backups >= self.actors // self.group.learners:
+            of = f"{self.actors} actors" if self.group.learners == 1 else "the actors of each learner"
+            raise ThespisError(f"--backups is {self.backups} of {of}; an update must wait for at least one of them")
         self.algorithm.check_batch(self.quorum * self.envs_per_actor)
 
     @property
     def quorum(self) -> int:
-        """Number of unrolls per update."""
-        return self.actors - self.backups
+        """Number of unrolls per update of one learner."""
+        return self.actors // self.group.learners - self.backups
 
 
 def build_actor(ctx: Context, cfg: Config, insert: Insert, following: Next) -> roles.Actor:
@@ -60,17 +62,31 @@ def build_actor(ctx: Context, cfg: Config, insert: Insert, following: Next) -> r
 
 
 def program(cfg: Config) -> Program:
-    """Wire the figure above."""
+    """Wire the figure above, once for each learner; each has its own actors."""
     p = Program("ppo")
+    group, inserts, pulls, nexts = add_group(p, cfg, cfg.group), [], [], []
     # Queue, store and learner share a process, so that they fail together. If the queue alone died with an unroll,
     # its actor would wait for a version that the learner cannot compute without this unroll.
-    with_learner = p.at(process="learner", colocate="learner", restarts=3)
-    queue = with_learner.add("queue", roles.Queue, capacity=cfg.actors)
-    weights = add_weights(with_learner)
-    sample = queue.edge(roles.Queue.sample, items=cfg.quorum, of_one_version=True)
-    with_learner.add("learner", build_rounds_learner, cfg, sample=sample, publish=weights.publish, unrolls=cfg.quorum)
+    for learner in cfg.group.indices:
+        with_learner = cfg.group.place(p, "learner", learner)
+        queue = with_learner.add("queue", roles.Queue, capacity=cfg.actors // cfg.group.learners)
+        weights = add_weights(with_learner)
+        replace(with_learner, replicated=True).add(
+            "learner",
+            build_rounds_learner,
+            cfg,
+            sample=queue.edge(roles.Queue.sample, items=cfg.quorum, of_one_version=True),
+            publish=weights.publish,
+            unrolls=cfg.quorum,
+            group=group,
+            learners=cfg.group.learners,
+        )
+        inserts.append(queue.edge(roles.Queue.insert))
+        nexts.append(weights.following)
+        pulls.append(weights.pull)
     actors = p.at(restarts=3, counts_as_actor=True)
-    for _ in range(cfg.actors):
-        actors.add("actor", build_actor, cfg, insert=queue.edge(roles.Queue.insert), following=weights.following)
-    add_evaluator(p, cfg, weights.pull)
+    for actor in range(cfg.actors):
+        learner = cfg.group.learner_of(actor)
+        actors.add("actor", build_actor, cfg, insert=inserts[learner], following=nexts[learner])
+    add_evaluator(p, cfg, pulls[0])
     return p

@@ -18,13 +18,12 @@ from thespis.algorithms.r2d2 import R2D2, Sequences
 from thespis.architectures.builders import (
     add_evaluator,
     add_replay,
-    add_replay_actors,
+    add_replay_actor,
     add_weights,
-    build_central_learner,
-    build_learner_network,
     validate_replay,
 )
 from thespis.architectures.demonstrations import build_demonstrations, validate_demonstrations
+from thespis.architectures.learners import build_central_learner, build_learner_network
 from thespis.core.bounds import Bounds, Count
 from thespis.core.config import Experiment
 from thespis.core.errors import ThespisError
@@ -114,6 +113,7 @@ def program(cfg: Config) -> Program:
         prioritise_demos=demos.edge(roles.Demonstrations.prioritise) if replay.priorities else None,
         publish=weights.publish,
     )
-    add_replay_actors(p, cfg, replay, weights.pull)
+    for actor in range(cfg.actors):
+        add_replay_actor(p, cfg, replay, weights.pull, actor)
     add_evaluator(p, cfg, weights.pull)
     return p

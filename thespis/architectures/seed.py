@@ -16,16 +16,21 @@ from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import (
     add_evaluator,
     add_replay,
-    add_replay_learner,
     add_weights,
     build_inference,
-    build_queue_learner,
     build_remote_actor,
-    build_rounds_learner,
     refuse_shards,
     validate_replay,
 )
 from thespis.architectures.inference_channels import validate_transport
+from thespis.architectures.learners import (
+    GroupWiring,
+    ReplayLearnersConfig,
+    add_group,
+    add_replay_learner,
+    build_queue_learner,
+    build_rounds_learner,
+)
 from thespis.core.bounds import Count, CountOrZero
 from thespis.core.config import Experiment, InferenceConfig, Rounds, Unrolls
 from thespis.core.errors import ThespisError
@@ -45,6 +50,7 @@ class Config(Experiment):
 
     algorithm: Algorithm[Unrolls | Rounds | Sequences] = chosen(VTrace)
     inference: InferenceConfig = inline(InferenceConfig)
+    group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
     batch_unrolls: Count = 1
     """Batch size in unrolls, for algorithms with a queue; each unroll holds all environments of one actor."""
     queue_capacity: Count = 1
@@ -56,8 +62,9 @@ class Config(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.inference.check(self)
-        self.algorithm.check_batch(self.actors * self.envs_per_actor)
+        self.group.check(self, equal=True)
+        self.inference.check(self, self.actors_per_learner)
+        self.algorithm.check_batch(self.actors_per_learner * self.envs_per_actor)
         queued = (self.batch_unrolls, self.queue_capacity, self.forced_lag) != (1, 1, 0)
         if queued and self.kind != Unrolls.KIND:
             raise ThespisError(
@@ -66,6 +73,11 @@ class Config(Experiment):
             )
         if self.publish_every != 1 and self.kind == Rounds.KIND:
             raise ThespisError("every round waits for the next version, so --publish-every must stay 1")
+
+    @property
+    def actors_per_learner(self) -> int:
+        """Number of actors of each learner and inference server."""
+        return self.actors // self.group.learners
 
     @property
     def kind(self) -> str:
@@ -81,35 +93,39 @@ def validate(cfg: Config, spaces: Spaces) -> None:
     validate_transport(cfg.inference)
 
 
-def add_learner(p: Program, cfg: Config, central: Placement, publish: Publish) -> dict[str, Any]:
-    """Add the learner and its queue or replay. Returns the insert edge as keyword arguments of `build_inference`."""
-    threaded, every = replace(central, thread=True), cfg.publish_every
+def add_learner(p: Program, cfg: Config, central: Placement, publish: Publish, group: GroupWiring) -> dict[str, Any]:
+    """Add a learner and its queue or replay. Returns the insert edge as keyword arguments of `build_inference`."""
+    threaded, every, learners = replace(central, thread=True, replicated=True), cfg.publish_every, cfg.group.learners
     if cfg.kind == Sequences.KIND:
-        replay = add_replay(p, cfg, central)
-        add_replay_learner(threaded, cfg, replay, publish, every)
+        replay = add_replay(p, cfg, central, cfg.actors_per_learner, learners)
+        add_replay_learner(threaded, cfg, replay, publish, every, group)
         return {"insert_stream": replay.insert(0)}
     groups, rounds = cfg.inference.groups, cfg.kind == Rounds.KIND  # an unroll holds one group of environments
-    unrolls = groups * (cfg.actors if rounds else cfg.batch_unrolls)
+    unrolls = groups * (cfg.actors_per_learner if rounds else cfg.batch_unrolls)
     queue = central.add("queue", roles.Queue, capacity=unrolls if rounds else cfg.queue_capacity * groups)
     sample = queue.edge(roles.Queue.sample, items=unrolls)
+    rest: Any = {"sample": sample, "publish": publish, "unrolls": unrolls, "group": group, "learners": learners}
     if rounds:
-        threaded.add("learner", build_rounds_learner, cfg, sample=sample, publish=publish, unrolls=unrolls)
+        threaded.add("learner", build_rounds_learner, cfg, **rest)
     else:
-        edges: Any = {"sample": sample, "publish": publish}
-        threaded.add("learner", build_queue_learner, cfg, **edges, unrolls=unrolls, publish_every=every)
+        threaded.add("learner", build_queue_learner, cfg, **rest, publish_every=every)
     return {"insert": queue.edge(roles.Queue.insert), "lockstep": rounds}
 
 
 def program(cfg: Config) -> Program:
-    """Wire the figure above; inference server, storage and learner share one process."""
+    """Wire the figure above, once for each learner; inference server, storage and learner share one process."""
     p = Program("seed")
     cfg = replace(cfg, inference=cfg.inference.absolute())
-    central = p.at(process="learner", colocate="learner", restarts=3)
-    weights = add_weights(central, hold_back=cfg.forced_lag)
-    inserts = add_learner(p, cfg, central, weights.publish)
-    inference = central.add("inference", build_inference, cfg, cfg.inference, following=weights.following, **inserts)
+    group, acts, pulls = add_group(p, cfg, cfg.group), [], []
+    for learner in cfg.group.indices:
+        central = cfg.group.place(p, "learner", learner)
+        weights = add_weights(central, hold_back=cfg.forced_lag)
+        rest: Any = add_learner(p, cfg, central, weights.publish, group) | {"actors": cfg.actors_per_learner}
+        inference = central.add("inference", build_inference, cfg, cfg.inference, following=weights.following, **rest)
+        acts.append(inference.edge(roles.InferenceServer.act))
+        pulls.append(weights.pull)
     actors = p.at(restarts=3, counts_as_actor=True)
-    for _ in range(cfg.actors):
-        actors.add("actor", build_remote_actor, cfg, cfg.inference, act=inference.edge(roles.InferenceServer.act))
-    add_evaluator(p, cfg, weights.pull)
+    for actor in range(cfg.actors):
+        actors.add("actor", build_remote_actor, cfg, cfg.inference, act=acts[cfg.group.learner_of(actor)])
+    add_evaluator(p, cfg, pulls[0])
     return p

@@ -358,12 +358,12 @@ class InferenceConfig:
     tls_name: str = ""
     """Host name in --tls-cert; by default the address of the server's node."""
 
-    def check(self, cfg: Experiment) -> None:
-        """Refuse settings that do not fit the actors of an experiment."""
-        environments = cfg.actors * cfg.envs_per_actor
+    def check(self, cfg: Experiment, actors: int) -> None:
+        """Refuse settings that do not fit the `actors` that call one inference server."""
+        environments = actors * cfg.envs_per_actor
         if self.inference_batch > environments:
             raise ThespisError(
-                f"--inference-batch {self.inference_batch} can never fill with {cfg.actors} actors of "
+                f"--inference-batch {self.inference_batch} can never fill with {actors} actors of "
                 f"{cfg.envs_per_actor} environments; give at most {environments}"
             )
         if self.double_buffer and cfg.envs_per_actor % 2:

@@ -10,7 +10,16 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from thespis.core.payloads import ActResponse, BlockAddress, InferenceEndpoint
+    from thespis.core.payloads import (
+        ActResponse,
+        Admission,
+        BlockAddress,
+        Combined,
+        Contribution,
+        InferenceEndpoint,
+        Member,
+        RoleState,
+    )
     from thespis.core.types import (
         Array,
         GradientMeta,
@@ -159,6 +168,30 @@ class Push(Named, Protocol):
     """Push a gradient to a parameter server; returns its slice after that, or None if it lost its parameters."""
 
     def __call__(self, encoded: Array, meta: GradientMeta, /) -> Awaitable[ParameterSlice | None]: ...
+
+
+class Attend(Named, Protocol):
+    """Tell a group of learners that this one is alive; returns after part of the group's timeout."""
+
+    def __call__(self, member: Member, /) -> Awaitable[None]: ...
+
+
+class JoinGroup(Named, Protocol):
+    """Enter a group of learners with the given update count and digest of the weights; blocks until admitted."""
+
+    def __call__(self, member: Member, update: int, digest: int, /) -> Awaitable[Admission]: ...
+
+
+class Offer(Named, Protocol):
+    """Give the state of a learner to all that wait to enter its group."""
+
+    def __call__(self, member: Member, state: RoleState, /) -> Awaitable[None]: ...
+
+
+class Combine(Named, Protocol):
+    """Contribute to a round of a group of learners; blocks until all have. None: the group goes on without it."""
+
+    def __call__(self, member: Member, part: Contribution, /) -> Awaitable[Combined | None]: ...
 
 
 class PlaceOrder(Named, Protocol[RequestT, ResultT, OrderT]):

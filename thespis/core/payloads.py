@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from thespis.core.types import Array
 
@@ -35,3 +35,66 @@ class BlockAddress(NamedTuple):
     descriptor: int
     name: str
     plan: BlockLayout
+
+
+RoleState = tuple[dict[str, Array], dict[str, Any]]
+"""Arrays and JSON values, as `state` of a role returns them."""
+
+
+class Member(NamedTuple):
+    """One incarnation of a learner in a group of learners."""
+
+    learner: int
+    incarnation: int
+
+
+class Contribution(NamedTuple):
+    """A learner's part of one round of its group: gradients to add up, or statistics to collect.
+
+    `update`, `call`: the learner's count of updates, and of its rounds in the current one. `gradients`: one vector, or
+    None if the group must not apply any in this round. `rows`: the number of rows that the loss is a mean of.
+    `statistics`: an array for all learners, instead of gradients. `steps`: environment steps of the batch that no
+    earlier round has counted. `fraction`: the used fraction of the budget. `digest`: of the parameters, in some rounds.
+    """
+
+    update: int
+    call: int
+    gradients: Array | None = None
+    rows: int = 0
+    statistics: Array | None = None
+    steps: int = 0
+    fraction: float = 0.0
+    digest: int | None = None
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """The place of the round in the run; it is the same for all learners that are in step."""
+        return self.update, self.call
+
+
+class Combined(NamedTuple):
+    """The result of a round, the same for all learners but for the last field.
+
+    `gradients`: their mean over all rows; None if a learner had none to apply. `statistics`: of each learner, in the
+    order of their indices. `learners`: how many took part. `steps`: the sum. `fraction`: the largest.
+    `leads`: whether this learner acts for the group, e.g. counts its updates. `newcomers`: whether this learner must
+    offer its state when the update is complete.
+    """
+
+    gradients: Array | None
+    statistics: list[Array]
+    learners: int
+    steps: int
+    fraction: float
+    leads: bool = False
+    newcomers: bool = False
+
+
+class Admission(NamedTuple):
+    """Entry to a group of learners. `state`: that of another learner, to load first; None if it would be the same.
+
+    `newcomers`: whether this learner must offer its own state to others before its first round.
+    """
+
+    state: RoleState | None
+    newcomers: bool

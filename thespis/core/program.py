@@ -113,6 +113,7 @@ class RoleSpec:
     colocate: str | None
     counts_as_actor: bool
     thread: bool
+    replicated: bool
 
     @property
     def key(self) -> tuple[str, int]:
@@ -171,6 +172,9 @@ class Placement:
     """Whether `--actors` and `--actors-per-node` count these roles."""
     thread: bool = False
     """Whether `Context.run_in_thread` uses a thread, so that the process's other roles keep running."""
+    replicated: bool = False
+    """Whether all roles of one name hold the same state. Any of them is then enough for a checkpoint, and a restarted
+    one loads the newest."""
 
     def add(
         self, role: str, builder: Callable[Concatenate[Context, P], _R], /, *args: P.args, **kwargs: P.kwargs
@@ -190,6 +194,7 @@ class Placement:
             colocate=self.colocate,
             counts_as_actor=self.counts_as_actor,
             thread=self.thread,
+            replicated=self.replicated,
         )
         needs = float(hasattr(spec.kind, "run")) if self.cpus is None else self.cpus
         self.program.roles.append(replace(spec, cpus=needs))
@@ -206,6 +211,7 @@ class PlacementOptions(TypedDict, total=False):
     gpus: float
     counts_as_actor: bool
     thread: bool
+    replicated: bool
 
 
 class Arrow(NamedTuple):
@@ -255,6 +261,12 @@ class Program:
             for spec in self.roles
             if spec.role in publishing and not any(edge.service in publishing for edge in spec.edges)
         ]
+
+    @property
+    def replicated(self) -> bool:
+        """Whether each of the `weight_holders` alone has all weights; otherwise they are complete only together."""
+        holders = set(self.weight_holders)
+        return all(spec.replicated for spec in self.roles if spec.key in holders)
 
     @property
     def retained(self) -> frozenset[tuple[tuple[str, int], str]]:

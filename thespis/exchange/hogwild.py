@@ -19,11 +19,12 @@ from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.edges import JoinShared
 from thespis.core.types import Array, Version
+from thespis.exchange.protocol import Alone, Replica
 from thespis.exchange.push_pull import HasParameters, flatten_parameters, parameter_layout
 from thespis.exchange.shared import attach
 
 
-class Hogwild:
+class Hogwild(Alone):
     """A learner's copy of the parameters, and the shared parameters that it updates without a lock.
 
     Each worker counts its updates, steps and seconds in its own array entry, so these counts are exact.
@@ -44,7 +45,7 @@ class Hogwild:
         """The number of updates in the local copy."""
         return Version(0, self._seen)
 
-    async def begin(self) -> None:
+    async def begin(self, replica: Replica) -> None:
         """Map the shared parameters and copy them."""
         address = await self._join(self._ctx.identity.index, self._flat.copy(), self._layout)
         self._shared = attach(address)
@@ -57,10 +58,10 @@ class Hogwild:
         self._batch_steps = steps
         self._uncounted += steps
 
-    def end_batch(self) -> None:
+    async def end_batch(self) -> None:
         """Do nothing: steps are counted with the gradients, in shared memory."""
 
-    async def apply(self, gradients: list[Tensor] | None) -> bool:
+    async def apply(self, gradients: list[Tensor] | None, rows: int = 1) -> bool:
         """Update the shared parameters in place, then copy them; return False if the gradients are not finite."""
         if gradients is None:
             return False

@@ -14,9 +14,10 @@ from thespis.core.budget import Budget, Progress
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.types import Array
+from thespis.exchange.protocol import Alone, Replica
 
 
-class LocalExchange:
+class LocalExchange(Alone):
     """Clip, set the learning rate, step. This is the only learner, so its steps are the steps of the run."""
 
     def __init__(self, ctx: Context, cfg: OptimizerConfig, parameters: Sequence[Tensor], budget: Budget) -> None:
@@ -25,18 +26,18 @@ class LocalExchange:
         self._steps = self._batch_steps = 0
         self._fraction = 0.0
 
-    async def begin(self) -> None:
+    async def begin(self, replica: Replica) -> None:
         """Do nothing: no other process has a copy of these parameters."""
 
     def begin_batch(self, steps: int) -> None:
         """Fix the learning rate for all gradient steps of a batch."""
         self._fraction, self._batch_steps = self._progress.fraction(self._steps), steps
 
-    def end_batch(self) -> None:
+    async def end_batch(self) -> None:
         """Count the steps of the batch."""
         self._steps += self._batch_steps
 
-    async def apply(self, gradients: list[Tensor] | None) -> bool:
+    async def apply(self, gradients: list[Tensor] | None, rows: int = 1) -> bool:
         """Apply the gradients; return False and change nothing if they are not finite."""
         if gradients is None:
             return False

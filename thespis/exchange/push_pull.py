@@ -30,6 +30,7 @@ from thespis.core.types import (
     unflatten_parameters,
 )
 from thespis.exchange.precision import encode
+from thespis.exchange.protocol import Alone, Replica
 
 
 class HasParameters(Protocol):
@@ -42,7 +43,7 @@ class HasParameters(Protocol):
         """Return the parameters by name."""
 
 
-class PushPull:
+class PushPull(Alone):
     """A learner's side of the gradient edge. It calls all shards concurrently and waits for the slowest."""
 
     def __init__(
@@ -71,7 +72,7 @@ class PushPull:
         """The combined version of the worker's copy."""
         return combined_version(self._versions)
 
-    async def begin(self) -> None:
+    async def begin(self, replica: Replica) -> None:
         """Copy the servers' parameters. The first to join sets them; all workers build equal ones from the seed."""
         self._versions = [Version(0, 0)] * len(self._bounds)
         calls = [self._ctx.ahead(self._join(shard)) for shard in range(len(self._bounds))]
@@ -83,10 +84,10 @@ class PushPull:
         self._batch_steps = steps
         self._uncounted += steps
 
-    def end_batch(self) -> None:
+    async def end_batch(self) -> None:
         """Do nothing: the servers count steps with the gradients."""
 
-    async def apply(self, gradients: list[Tensor] | None) -> bool:
+    async def apply(self, gradients: list[Tensor] | None, rows: int = 1) -> bool:
         """Push and adopt the returned parameters; return False and send nothing if the gradients are not finite.
 
         A server waits for gradients, not for votes: without finite gradients this worker continues with its next batch.

@@ -88,13 +88,15 @@ class ReplaySource:
         batches: int,
         prioritise: Sequence[Prioritise] = (),
         sharers: int = 1,
+        divide: bool = True,
     ) -> None:
         """`samples`, `prioritise`: the edges to each shard.
 
-        `sharers`: number of learners that sample this replay; each counts its share of the steps.
+        `sharers`: number of learners that sample this replay; each counts its share of the steps. `divide`: divide
+        importance weights by the largest of the draw; otherwise the update does.
         """
         self._ctx, self._samples, self._part, self._batches = ctx, samples, batch // len(samples), batches
-        self._prioritise, self._sharers = prioritise, sharers
+        self._prioritise, self._sharers, self._divide = prioritise, sharers, divide
         self._drawn: list[ReplaySample] = []
         self._next: list[asyncio.Future[ReplaySample]] = []
         self._sent: list[asyncio.Future[None]] = []
@@ -137,7 +139,7 @@ class ReplaySource:
         """Cut the samples into batches with an equal part of each shard; the last is used first."""
         largest = max(share.weights.max() for share in shares)
         for share in shares:
-            share.weights = share.weights / largest
+            share.weights = share.weights / largest if self._divide else share.weights
             share.env_steps_at_sample //= self._sharers
         starts = range(0, self._part * self._batches, self._part)
         return [

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from thespis.roles.evolution_worker import EvolutionWorker
     from thespis.roles.inference_server import Batching, InferenceServer
     from thespis.roles.learner import Learner
+    from thespis.roles.learner_group import LearnerGroup
     from thespis.roles.parameter_server import ParameterServer
     from thespis.roles.queue import Queue, TrainBuffer
     from thespis.roles.replay import Replay
@@ -34,6 +35,7 @@ __all__ = [
     "EvolutionWorker",
     "InferenceServer",
     "Learner",
+    "LearnerGroup",
     "LocalPolicy",
     "ParameterServer",
     "Queue",
@@ -55,6 +57,7 @@ __getattr__ = lazy_names(
         "evolution_worker": "EvolutionWorker",
         "inference_server": "Batching InferenceServer",
         "learner": "Learner",
+        "learner_group": "LearnerGroup",
         "parameter_server": "ParameterServer",
         "actor_policies": "LocalPolicy RemotePolicy",
         "queue": "Queue TrainBuffer",

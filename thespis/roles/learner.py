@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from thespis.algorithms.updates.update import Gradients, Update
+from thespis.algorithms.updates.update import Gradients, SharedUpdate, Update
 from thespis.core.context import Context
 from thespis.core.edges import Publish
 from thespis.core.errors import NonFiniteLoss, ThespisError
 from thespis.core.finite_weights import check_finite_weights
 from thespis.core.service import RoleDescription
 from thespis.core.types import Array, Version, VersionedWeights, lags
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from thespis.exchange.protocol import Exchange, Left
 
 _METRICS_SECONDS = 0.2
 """Seconds between loss statistics and checks of the weights. Both cost a few percent of an update."""
@@ -56,42 +54,16 @@ class Source(Protocol):
         """Cancel all pending calls."""
 
 
-class Exchange(Protocol):
-    """Applies gradients locally, all-reduces them, or sends them to a parameter server.
-
-    `begin` runs before the first batch, so that all learners start from the same parameters. Each batch is one call of
-    `begin_batch` before its gradients are computed, one call of `apply` per gradient step, and `end_batch`.
-    """
-
-    async def begin(self) -> None:
-        """Agree on the initial parameters."""
-
-    def begin_batch(self, steps: int) -> None:
-        """Announce a batch of `steps` environment steps. Schedules follow the steps of all learners together."""
-
-    def end_batch(self) -> None:
-        """Count the batch's steps as learned, so that a checkpoint includes them."""
-
-    async def apply(self, gradients: list[Tensor] | None) -> bool:
-        """Apply one gradient step; returns whether the parameters changed, which makes a version.
-
-        None: this learner's gradients must not be applied. It still takes part, because other learners may wait for its
-        vote.
-        """
-
-    def state(self) -> dict[str, Array]:
-        """Arrays for a checkpoint."""
-
-    def restore(self, arrays: dict[str, Array]) -> None:
-        """Load what `state` returned."""
-
-
 class _Outcome(NamedTuple):
-    """Result of one update: whether the parameters changed, and the update's findings about its batch."""
+    """Result of one update: whether the parameters changed, and the update's findings about its batch.
+
+    `vetoed`: another learner had no gradients to apply.
+    """
 
     applied: bool
     outlier: bool = False
     priorities: Array | None = None
+    vetoed: bool = False
 
 
 class Learner:
@@ -114,6 +86,7 @@ class Learner:
         """`publish_every`: updates between two published versions."""
         self._ctx, self._source, self._update, self._exchange, self._publish = ctx, source, update, exchange, publish
         self._publish_every = publish_every
+        self._shared_update = cast(SharedUpdate, update) if exchange.shared else None
         self._updates = 0
         self._steps = 0
         self._non_finite = 0
@@ -125,13 +98,24 @@ class Learner:
         """Version of the current weights."""
         return Version(self._ctx.identity.epoch, self._updates)
 
+    @property
+    def updates(self) -> int:
+        """Number of updates of the weights."""
+        return self._updates
+
     async def run(self) -> None:
         """Learn from batches until the run ends."""
-        await self._exchange.begin()
+        await self._exchange.begin(self)
         await self._share()
         while True:
             batch = await self._source.next()
-            priorities = await self.learn(batch)
+            try:
+                priorities = await self.learn(batch)
+            except Left:
+                self._ctx.count("dropped/outdated_batches")
+                await self._exchange.begin(self)
+                await self._share()
+                continue
             await self._source.done(batch, priorities)
             if self._updates % self._publish_every == 0:
                 await self._share()
@@ -149,22 +133,22 @@ class Learner:
         after = batch.steps_after(self._steps)
         self._exchange.begin_batch(after - self._steps)
         outcome = await self._descend(batch)
-        self._exchange.end_batch()
         self._steps = after
         if not outcome.outlier:
             ctx.count("learner/steps", steps)
         if outcome.applied:
             self._non_finite = 0
             self._update.observe(batch)
-            if self._publish is not None:
+            if self._publish is not None and self._exchange.leads:
                 ctx.count("updates")
         elif outcome.outlier:
             ctx.count("dropped/outlier_batches")
         else:
-            self._drop_non_finite()
+            self._drop_non_finite("vetoed" if outcome.vetoed else "non_finite")
         if outcome.applied or self._update.minibatches is not None:
             # Minibatches before the non-finite one may have changed the parameters, so this is a new version too.
             self._updates += 1
+        await self._exchange.end_batch()
         return outcome.priorities
 
     async def _descend(self, batch: Batch) -> _Outcome:
@@ -172,15 +156,20 @@ class Learner:
         ctx = self._ctx
         wanted = ctx.now() - self._measured >= _METRICS_SECONDS
         outcome = _Outcome(applied=True)
-        minibatches = self._update.minibatches
+        minibatches, shared = self._update.minibatches, self._shared_update
+        if shared is not None:
+            await self._merge_statistics(shared, batch)
         for rows, part in [(batch.rewards.size, batch)] if minibatches is None else minibatches(batch):
+            if shared is not None and part is not batch:
+                await self._merge_statistics(shared, part)
             try:
                 found = await ctx.run_in_thread("learn", rows, self._update.gradients, part, wanted)
                 gradients = None if found.outlier else found.values
             except NonFiniteLoss:
                 found, gradients = Gradients([], {}), None
-            applied = await self._exchange.apply(gradients)
-            outcome = _Outcome(applied, found.outlier, found.priorities)
+            applied = await self._exchange.apply(gradients, 1 if shared is None else shared.rows(part))
+            vetoed = shared is not None and gradients is not None
+            outcome = _Outcome(applied, found.outlier, found.priorities, vetoed)
             if not applied:
                 return outcome
             for name, value in found.metrics.items():
@@ -189,6 +178,12 @@ class Learner:
             self._measured = ctx.now()
             self._check_weights()
         return outcome
+
+    async def _merge_statistics(self, update: SharedUpdate, part: Any) -> None:
+        """Let the update see the statistics of the corresponding parts of all equal learners."""
+        statistics = update.statistics(part)
+        if statistics.size:
+            update.merge(part, await self._exchange.gather(statistics))
 
     async def close(self) -> None:
         """Close the source."""
@@ -231,9 +226,9 @@ class Learner:
     def _check_weights(self) -> None:
         check_finite_weights(self._update.weights(), self._name)
 
-    def _drop_non_finite(self) -> None:
+    def _drop_non_finite(self, why: str) -> None:
         self._check_weights()
-        self._ctx.count("dropped/non_finite_batches")
+        self._ctx.count(f"dropped/{why}_batches")
         self._non_finite += 1
         if self._non_finite >= _PATIENCE:
             raise ThespisError(

@@ -68,13 +68,18 @@ class Found:
 class Checkpoints:
     """The committed checkpoints of one run: the newest `keep`, and the one with the highest score."""
 
-    def __init__(self, directory: Path, keep: int, required: Sequence[tuple[str, int]] = ()) -> None:
-        """`required`: roles that hold the weights; a checkpoint without their state is invalid."""
+    def __init__(
+        self, directory: Path, keep: int, required: Sequence[tuple[str, int]] = (), replicated: bool = False
+    ) -> None:
+        """`required`: roles that hold the weights; a checkpoint without their state is invalid.
+
+        `replicated`: each of them holds all weights, so one is enough.
+        """
         if keep < 1:
             raise ThespisError(f"keeping {keep} checkpoints leaves none to resume from; keep at least 1")
         self.directory = directory
         self.keep = keep
-        self._required = required
+        self._required, self._replicated = required, replicated
         self._damaged: set[str] = set()
         self._read: dict[str, str] = {}
         """Names of checkpoints under reading, by reader."""
@@ -96,7 +101,8 @@ class Checkpoints:
             age = age._replace(branch=newest.branch + 1)
         try:
             saved = sorted(file.stem for file in staging.glob("[!.]*.safetensors"))
-            holders = {_HOLDERS: [f"{role}-{index}" for role, index in self._required]} if self._required else {}
+            stems = [f"{role}-{index}" for role, index in self._required]
+            holders = {_HOLDERS: [stem for stem in stems if stem in saved or not self._replicated]} if stems else {}
             (staging / META).write_bytes(commit.to_json({**meta, _SAVED: saved, **holders}))
         except BaseException:
             self.discard(staging)
@@ -151,7 +157,7 @@ class Checkpoints:
         skipped = []
         for path in paths:
             try:
-                _verify(path, self._required)
+                _verify(path, self._required, self._replicated)
             except commit.CorruptCheckpoint as damage:
                 self._damaged.add(path.name)
                 skipped.append(f"{path.name}: {damage.what}")
@@ -258,13 +264,14 @@ def policy_weights(path: Path, holders: Sequence[tuple[str, int]] | None = None)
     their slices; a committed checkpoint names them itself.
     """
     stems = _holders(path) if holders is None else [f"{role}-{index}" for role, index in holders]
+    files = {stem: path / f"{stem}.safetensors" for stem in stems}
+    whole = [stem for stem, file in files.items() if file.exists() and _holds_policy(_array_names(file))]
+    if whole:
+        arrays = load_arrays(files[_newest(path, whole)])
+        return {k.removeprefix("weights/"): array for k, array in arrays.items() if k.startswith("weights/")}
     slices = []
-    for stem in stems:
-        file = path / f"{stem}.safetensors"
+    for file in files.values():
         saved = load_arrays(file) if file.exists() else {}
-        weights = {k.removeprefix("weights/"): array for k, array in saved.items() if k.startswith("weights/")}
-        if weights:
-            return weights
         # Actors act on the average, if servers keep one.
         slices.append(saved.get("average", saved.get("values")))
     values = [each for each in slices if each is not None]
@@ -283,9 +290,29 @@ def _holders(path: Path) -> list[str]:
         own = {file.stem for file in files}
         return list(meta[_HOLDERS]) if own.issuperset(map(str, meta[_HOLDERS])) else []
     names = {file.stem: _array_names(file) for file in files}
-    whole = sorted(stem for stem, arrays in names.items() if any(name.startswith("weights/") for name in arrays))
+    whole = sorted(stem for stem, arrays in names.items() if _holds_policy(arrays))
     slices = [stem for stem, arrays in names.items() if "values" in arrays]
     return whole or sorted(slices, key=lambda stem: int(stem.rpartition("-")[2]))
+
+
+def _holds_policy(arrays: Iterable[str]) -> bool:
+    return any(name.startswith("weights/") for name in arrays)
+
+
+def newest_replica(path: Path, role: str, index: int) -> int:
+    """The index of the role of this name with the most updates, `index` if no other one has more."""
+    others = [file.stem for file in path.glob(f"{role}-*.json") if file.stem.removeprefix(f"{role}-").isdecimal()]
+    stems = [f"{role}-{index}", *sorted(others)]
+    return int(_newest(path, stems).removeprefix(f"{role}-"))
+
+
+def _newest(path: Path, stems: Sequence[str]) -> str:
+    """The first of the roles with the most updates."""
+    if len(stems) == 1:
+        return stems[0]
+    files = {stem: path / f"{stem}.json" for stem in stems}
+    updates = {stem: _load_json(file).get("updates", 0) if file.exists() else -1 for stem, file in files.items()}
+    return max(stems, key=lambda stem: updates[stem])
 
 
 def read_meta(path: Path) -> dict[str, Any]:
@@ -296,15 +323,21 @@ def read_meta(path: Path) -> dict[str, Any]:
     return meta
 
 
-def _verify(path: Path, required: Sequence[tuple[str, int]]) -> None:
-    """Raise `CorruptCheckpoint` unless all files are as committed, and no saved or required role is missing."""
+def _verify(path: Path, required: Sequence[tuple[str, int]], replicated: bool) -> None:
+    """Raise `CorruptCheckpoint` unless all files are as committed, and no saved or required role is missing.
+
+    `replicated`: one of the required roles is enough, also one that is no longer part of the program.
+    """
     commit.verify(path)
     files = commit.manifest_of(path)
     if META not in files:
         raise commit.CorruptCheckpoint(path / META, "is missing")
     saved = _load_json(path / META).get(_SAVED)  # checkpoints of earlier versions have none
-    stems = map(str, saved) if isinstance(saved, list) else ()
-    for stem in (*stems, *(f"{role}-{index}" for role, index in required)):
+    stems = [*map(str, saved)] if isinstance(saved, list) else []
+    needed = [f"{role}-{index}" for role, index in required]
+    if not replicated or not any(f"{stem}.json" in files for stem in needed):
+        stems += needed
+    for stem in stems:
         for name in (f"{stem}.safetensors", f"{stem}.json"):
             if name not in files:
                 raise commit.CorruptCheckpoint(path / name, "is missing")

@@ -105,6 +105,11 @@ class Monitor:
         return {name.removeprefix("dropped/"): n for name, n in self.counters.items() if name.startswith("dropped/")}
 
     @property
+    def learner_events(self) -> dict[str, int]:
+        """How often learners of a group were lost, entered, or made the others skip an update, by kind."""
+        return {name.removeprefix("group/"): n for name, n in self.counters.items() if name.startswith("group/")}
+
+    @property
     def lag_counts(self) -> dict[str, int]:
         """Steps learned from at each lag, in ascending order; above 7 a key covers a quarter of an octave."""
         return {str(lag): self.lags[lag] for lag in sorted(self.lags)}
@@ -263,6 +268,7 @@ class Monitor:
             row["eval/mean_reward"] = self.eval_reward
         if self.samples_per_insert is not None:
             row["replay/samples_per_insert"] = self.samples_per_insert
+        row.update({f"group/{name}": count for name, count in self.learner_events.items()})
         if seconds > 0.0:
             row.update({f"edge/{name}/bytes_per_s": n / seconds for name, n in interval.bytes.items()})
         for role, share in interval.roles().items():
@@ -310,6 +316,7 @@ class Monitor:
             "edges": {name: {"calls": edge.calls, "bytes": edge.bytes} for name, edge in self.edges.items()},
             "restarts": sum(self.restarts.values()),
             "dropped": self.dropped,
+            "learner_events": self.learner_events,
             "nodes": self.nodes,
             "weights_sha256": weights_sha256,
         }

@@ -45,10 +45,11 @@ def write_checkpoint(
         carried, note = _carry_over(checkpoints, program, staging, absent) if absent else ({}, None)
         not_saved = {spec.key for process in absent for spec in program.processes[process]}
         _match_counters(meta["monitor"]["counters"], staging, received, not_saved)
-        lost = [f"{role} {index}" for role, index in program.weight_holders if not saved(staging, role, index)]
-        if absent and lost:
+        holders = program.weight_holders
+        lost = [f"{role} {index}" for role, index in holders if not saved(staging, role, index)]
+        if absent and lost and (not program.replicated or len(lost) == len(holders)):
             raise RuntimeError(f"{', '.join(lost)} did not save, and no earlier checkpoint holds its state")
-        weights = policy_weights(staging, program.weight_holders)
+        weights = policy_weights(staging, holders)
         check_finite_weights(weights or {}, "checkpoint")
         digest = weights_sha256(weights) if weights else None
         names = {f"{role} {index}": name for (role, index), name in carried.items()}

@@ -55,7 +55,7 @@ class Checkpointer:
         if self._saving is not None and not self._saving.done():
             return
         absent = self.absent()
-        if self._layout.weight_holders.isdisjoint(absent) and self._session.save_due(now, incomplete=bool(absent)):
+        if self._layout.has_weights(absent) and self._session.save_due(now, incomplete=bool(absent)):
             self._saving = asyncio.get_running_loop().create_task(self.save())
 
     async def settle(self, *, hasty: bool) -> None:

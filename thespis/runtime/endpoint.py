@@ -19,7 +19,7 @@ from thespis.core.context import Context, LazyCall, Waiting
 from thespis.core.program import Edge, RoleSpec
 from thespis.core.service import description_of
 from thespis.core.types import Array
-from thespis.runs.checkpoints import load_role
+from thespis.runs.checkpoints import load_role, newest_replica
 from thespis.transport.calls import RemoteCall
 
 
@@ -193,7 +193,8 @@ def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) 
     endpoint = Endpoint(role)
     forgets = ctx.identity.restarts > 0 and description_of(type(role)).forgets
     if restore is not None and hasattr(role, "restore") and not forgets:
-        saved = load_role(restore, *spec.key)
+        index = newest_replica(restore, *spec.key) if spec.replicated else spec.index
+        saved = load_role(restore, spec.role, index)
         if saved is not None:
             arrays, values = saved
             endpoint.restore(values.pop(_ANSWERED, []))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import cloudpickle
@@ -36,7 +37,9 @@ class ProcessLayout:
         ]
         """Processes that take part in checkpoints."""
         self.weight_holders = {self._processes[key] for key in program.weight_holders}
-        """Processes without which a checkpoint has no weights."""
+        """Processes that hold weights."""
+        self.replicated = program.replicated
+        """Whether each of them holds all weights."""
 
     def neighbours(self, process: str) -> list[str]:
         """Return the processes that this one calls or is called by."""
@@ -45,6 +48,11 @@ class ProcessLayout:
             for other in self._program.processes
             if other != process and ((process, other) in self._pairs or (other, process) in self._pairs)
         ]
+
+    def has_weights(self, absent: Collection[str]) -> bool:
+        """Return whether the weights are complete without the processes `absent`."""
+        missing = self.weight_holders.intersection(absent)
+        return not missing or (self.replicated and missing != self.weight_holders)
 
     def start(self, process: str, restarts: int, restore: Path | None) -> StartCommand:
         """Build the start command of a process."""

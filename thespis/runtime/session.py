@@ -47,7 +47,7 @@ class Session:
         self.limit = cfg.total_steps if until is None else until
         self.partial = until is not None
         self.monitor = Monitor(threshold=cfg.stop_at_return)
-        self.checkpoints = Checkpoints(run.checkpoints, keep=cfg.keep, required=program.weight_holders)
+        self.checkpoints = Checkpoints(run.checkpoints, cfg.keep, program.weight_holders, program.replicated)
         algorithm = None if cfg.learned is None else cfg.learned.name
         self.identity = RunIdentity(program.name, cfg.env_name, cfg.seed, cfg.on, algorithm)
         self.generation = 0

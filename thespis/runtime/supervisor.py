@@ -353,7 +353,8 @@ class Supervisor:
                 continue
             needed = self._layout.neighbours(spec.process)
             if any(self._restarts[name] for name in needed):
-                needed = [*needed, *self._layout.weight_holders.difference(needed)]
+                behind = {other for name in needed for other in self._layout.neighbours(name)}
+                needed = [*needed, *self._layout.weight_holders.intersection(behind).difference(needed)]
             gone = [name for name in needed if name in absent or name not in self._processes]
             if spec.process not in self._up():
                 gone.append(spec.process)

@@ -12,7 +12,7 @@ from thespis.algorithms.dpg import DPG
 from thespis.algorithms.updates.dqn import ValueUpdate
 from thespis.algorithms.updates.update import Gradients
 from thespis.core.errors import NonFiniteLoss
-from thespis.core.types import TransitionBatch, map_tree
+from thespis.core.types import TransitionBatch
 from thespis.networks.dpg import Critic, DPGNetwork
 from thespis.networks.inputs import as_tensor, as_tensors
 
@@ -52,7 +52,7 @@ class DPGUpdate(ValueUpdate):
     _target: DPGNetwork
 
     def __init__(self, network: DPGNetwork, cfg: DPG, count_updates: Callable[[], int] | None = None) -> None:
-        super().__init__(network, cfg.target_period, count_updates)
+        super().__init__(network, cfg.target_period, count_updates, bool(cfg.items.replay.priority_exponent))
         self._cfg = cfg
 
     def gradients(self, batch: TransitionBatch, want_metrics: bool = False) -> Gradients:
@@ -83,7 +83,3 @@ class DPGUpdate(ValueUpdate):
             parts = {"td_error": errors, "q_mean": q.detach(), "target_mean": targets, "action_slope": slopes.abs()}
             metrics = {f"train/{name}": float(part.mean()) for name, part in parts.items()} | {"train/loss": loss}
         return Gradients(list(gradients), metrics, priorities)
-
-    def observe(self, batch: TransitionBatch) -> None:
-        """Update running statistics and the target network after an update from `batch`."""
-        self._applied(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))

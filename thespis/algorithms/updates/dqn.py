@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from thespis.algorithms.dqn import DQN
+from thespis.algorithms.updates.replay_statistics import ReplayStatistics
 from thespis.algorithms.updates.update import Gradients
 from thespis.core.errors import NonFiniteLoss
-from thespis.core.types import Array, TransitionBatch, Tree, map_tree
-from thespis.networks.inputs import TensorInputs, TensorTree, as_tensor, as_tensors
-from thespis.networks.policies import Agent, PolicyNetwork
+from thespis.core.types import Array, ReplaySample, TransitionBatch, Tree, map_tree
+from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors
+from thespis.networks.policies import PolicyNetwork
 from thespis.networks.policy_runner import copy_weights, export_weights, load_weights
 
 
@@ -46,16 +47,23 @@ def td_slopes(errors: Tensor, weights: Tensor, bound: float) -> Tensor:
     return weights * errors.clamp(-bound, bound)
 
 
-class ValueUpdate:
+class ValueUpdate(ReplayStatistics):
     """Base of value-based updates: a network and its target network, copied every `target_period` updates."""
 
     minibatches: ClassVar[None] = None
 
     def __init__(
-        self, network: PolicyNetwork, target_period: int, count_updates: Callable[[], int] | None = None
+        self,
+        network: PolicyNetwork,
+        target_period: int,
+        count_updates: Callable[[], int] | None = None,
+        prioritised: bool = False,
     ) -> None:
-        """`count_updates`: returns the updates of the parameters by all learners; None if there is one learner."""
-        self.network = network
+        """`count_updates`: returns the updates of the parameters by all learners; None if there is one learner.
+
+        `prioritised`: whether batches have importance weights.
+        """
+        self.network, self.prioritised = network, prioritised
         self.parameters = list(network.parameters())
         self._target_period, self._count_updates = target_period, count_updates
         self._target = copy.deepcopy(network)
@@ -83,10 +91,9 @@ class ValueUpdate:
         views = {name: value.numpy() for name, value in self._target.state_dict().items()}
         copy_weights({name: value.numpy() for name, value in self.network.state_dict().items()}, views)
 
-    def _applied(self, obs: TensorTree) -> None:
-        """After an update, feed observations `[T, B, ...]` to the running statistics and copy the target if due."""
-        if isinstance(self.network, Agent):
-            self.network.observe(obs)
+    def observe(self, batch: ReplaySample) -> None:
+        """Update running statistics and the target network after an update from `batch`."""
+        self.observe_batch(batch)
         before = self._updates
         self._updates = before + 1 if self._count_updates is None else self._count_updates()
         if self._updates // self._target_period > before // self._target_period:
@@ -97,7 +104,7 @@ class DQNUpdate(ValueUpdate):
     """The DQN update: transitions to gradients. An exchange applies them. Priorities are |TD error|."""
 
     def __init__(self, network: PolicyNetwork, cfg: DQN, count_updates: Callable[[], int] | None = None) -> None:
-        super().__init__(network, cfg.target_period, count_updates)
+        super().__init__(network, cfg.target_period, count_updates, bool(cfg.items.replay.priority_exponent))
         self._cfg = cfg
 
     def gradients(self, batch: TransitionBatch, want_metrics: bool = False) -> Gradients:
@@ -125,10 +132,6 @@ class DQNUpdate(ValueUpdate):
             values = (loss, float(errors.mean()), float(q.detach().mean()), float(targets.mean()))
             metrics = dict(zip(names, values, strict=True))
         return Gradients(list(gradients), metrics, priorities)
-
-    def observe(self, batch: TransitionBatch) -> None:
-        """Update running statistics and the target network after an update from `batch`."""
-        self._applied(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))
 
 
 def _inputs(obs: Tree) -> TensorInputs:

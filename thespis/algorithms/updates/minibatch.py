@@ -29,6 +29,9 @@ class Minibatch:
     advantages: Tensor
     targets: Tensor
     valid: Tensor
+    advantage_moments: tuple[float, float] | None = None
+    """Mean and standard deviation of the advantages of all learners' minibatches; None if this learner has no
+    equals."""
 
     @property
     def rows(self) -> int:

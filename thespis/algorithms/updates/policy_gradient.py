@@ -12,16 +12,20 @@ from torch import Tensor
 
 from thespis.algorithms.updates.gae import gae
 from thespis.algorithms.updates.minibatch import Minibatch
-from thespis.algorithms.updates.rewards import ReturnScale, shape_rewards
+from thespis.algorithms.updates.rewards import ReturnScale, return_moments, shape_rewards
 from thespis.core.config import RewardConfig
 from thespis.core.errors import NonFiniteLoss
 from thespis.core.types import Array, Unroll, map_tree
 from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
+from thespis.networks.normalize import collect_moments, merge_moments
 from thespis.networks.policies import Agent, NetworkOutput, PolicyNetwork, final_values
 from thespis.networks.policy_runner import copy_weights, weight_views
 
 _LARGEST_REWARD = 10.0
 """Bound of normalised rewards, because the variance of few returns is unreliable."""
+
+_RETURN_MOMENTS = 3
+"""Length of the result of `return_moments`."""
 
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
 
@@ -45,13 +49,36 @@ class PolicyUpdate:
         self._views = weight_views(network)
         self._discount, self._reward = discount, reward
         self._return_scale = ReturnScale()
+        self._gathered: Sequence[Array] | None = None
+        """Statistics of the current batches of all learners; None if this learner has no equals."""
         self._normalizes = isinstance(network, Agent) and network.encoder.normalizes
 
     def observe(self, batch: Unroll) -> None:
         """Update the running observation statistics. Call it once per batch, after `gradients`."""
-        if self._normalizes:
-            assert isinstance(self.network, Agent)
-            self.network.observe(as_tensors(map_tree(lambda leaf: leaf[:-1], batch.inputs.obs)))
+        if self._normalizes and self._gathered is None:
+            self._observe(batch)
+        elif self._normalizes and self._gathered is not None:
+            merge_moments(self.network, [each[_RETURN_MOMENTS:] for each in self._gathered])
+
+    def _observe(self, batch: Unroll) -> None:
+        assert isinstance(self.network, Agent)
+        self.network.observe(as_tensors(map_tree(lambda leaf: leaf[:-1], batch.inputs.obs)))
+
+    def rows(self, part: Any) -> int:
+        """Number of valid rows, of which the loss is a mean."""
+        return int(part.valid.sum())
+
+    def statistics(self, part: Any) -> Array:
+        """Moments of the returns and of the observations of a batch, as far as they are normalised."""
+        if part.returns is None and not self._normalizes:
+            return np.empty(0)
+        returns = np.zeros(_RETURN_MOMENTS) if part.returns is None else return_moments(part.returns, part.valid)
+        observed = collect_moments(self.network, lambda: self._observe(part)) if self._normalizes else np.empty(0)
+        return np.concatenate([returns, observed])
+
+    def merge(self, part: Any, statistics: Sequence[Array]) -> None:
+        """Use the moments of all learners for the current batch."""
+        self._gathered = statistics
 
     def weights(self) -> dict[str, Array]:
         """Copies of the network's parameters and buffers, by name."""
@@ -78,7 +105,10 @@ class PolicyUpdate:
         """Shaped rewards `[T, B]`. Call it once per batch, because it updates the running statistics."""
         rewards = as_tensor(batch.rewards)
         if batch.returns is not None:
-            self._return_scale.update(batch.returns, np.asarray(batch.valid))
+            if self._gathered is None:
+                self._return_scale.update(batch.returns, np.asarray(batch.valid))
+            for moments in self._gathered or ():
+                self._return_scale.merge(moments[:_RETURN_MOMENTS])
             rewards = (rewards * self._return_scale.scale).clamp(-_LARGEST_REWARD, _LARGEST_REWARD)
         return shape_rewards(rewards, self._reward.kind, self._reward.scale)
 

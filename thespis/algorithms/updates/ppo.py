@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from thespis.algorithms.updates.policy_gradient import (
     policy_terms,
 )
 from thespis.algorithms.updates.update import Gradients
-from thespis.core.types import Unroll
+from thespis.core.types import Array, Unroll
 from thespis.networks.policies import PolicyNetwork
 
 
@@ -51,6 +52,27 @@ class PPOUpdate(PolicyUpdate):
                 if cfg.target_kl is not None and self._kl > cfg.target_kl:
                     return
                 yield part.rows, part
+
+    def statistics(self, part: Any) -> Array:
+        """Moments of the advantages of a minibatch; those of returns and observations of a whole batch."""
+        if not isinstance(part, Minibatch):
+            return super().statistics(part)
+        advantages = part.advantages[part.valid].double()
+        if not len(advantages):
+            return np.zeros(3)
+        mean = advantages.mean()
+        return np.array([len(advantages), mean.item(), (advantages - mean).square().sum().item()])
+
+    def merge(self, part: Any, statistics: Sequence[Array]) -> None:
+        """Normalise the advantages of a minibatch by the moments of all learners' minibatches."""
+        if not isinstance(part, Minibatch):
+            super().merge(part, statistics)
+            return
+        number, means, squares = np.stack(statistics).T
+        total = max(1.0, number.sum())
+        mean = (number * means).sum() / total
+        variance = (squares + number * (means - mean) ** 2).sum() / total
+        part.advantage_moments = float(mean), float(np.sqrt(variance))
 
     def gradients(self, part: Minibatch, want_metrics: bool = False) -> Gradients:
         """Gradients of `ppo_loss` for one minibatch."""
@@ -87,7 +109,7 @@ def ppo_loss(
     `ratio`: `[T, B]`, the probability of each action relative to the behaviour policy. The derivatives are with
     respect to log pi, entropy and values; they are cheaper than autograd.
     """
-    objective, pull = clipped_surrogate(ratio, normalised(part.advantages, weight), cfg.clip)
+    objective, pull = clipped_surrogate(ratio, _normalised_advantages(part, weight), cfg.clip)
     error, push = clipped_value_loss(values, part.old_values, part.targets, cfg.value_clip)
     slopes = (pull * -weight, weight * -cfg.entropy_cost, push * weight * cfg.value_cost)
     return policy_terms(objective, error, entropy, weight), slopes
@@ -114,6 +136,13 @@ def clipped_value_loss(values: Tensor, old: Tensor, targets: Tensor, clip: float
     held = torch.where(moved.abs() <= clip, values, moved.clamp_(-clip, clip).add_(old)).sub_(targets)
     square, held_square = error * error, held * held
     return 0.5 * torch.maximum(square, held_square), error.masked_fill(square < held_square, 0.0)
+
+
+def _normalised_advantages(part: Minibatch, weight: Tensor) -> Tensor:
+    if part.advantage_moments is None:
+        return normalised(part.advantages, weight)
+    mean, deviation = part.advantage_moments
+    return (part.advantages - mean) / (deviation + 1e-8)
 
 
 def normalised(advantages: Tensor, weight: Tensor) -> Tensor:

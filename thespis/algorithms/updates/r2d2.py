@@ -14,7 +14,7 @@ from thespis.algorithms.updates.rescaling import rescale, unscale
 from thespis.algorithms.updates.update import Gradients
 from thespis.core.errors import NonFiniteLoss
 from thespis.core.types import SequenceBatch, State, map_tree
-from thespis.networks.inputs import TensorInputs, as_tensor, as_tensors, tensor_inputs
+from thespis.networks.inputs import TensorInputs, as_tensor, tensor_inputs
 from thespis.networks.policies import PolicyNetwork
 
 
@@ -33,7 +33,7 @@ class R2D2Update(ValueUpdate):
     """
 
     def __init__(self, network: PolicyNetwork, cfg: R2D2) -> None:
-        super().__init__(network, cfg.target_period)
+        super().__init__(network, cfg.target_period, prioritised=bool(cfg.items.replay.priority_exponent))
         self._cfg = cfg
 
     def initial_state(self, number: int) -> State:
@@ -71,10 +71,6 @@ class R2D2Update(ValueUpdate):
             sums = (errors.abs(), q.detach() * valid, targets * valid)
             metrics = dict(zip(names, (loss, *(float(part.sum()) / number for part in sums)), strict=True))
         return Gradients(list(gradients), metrics, priorities)
-
-    def observe(self, batch: SequenceBatch) -> None:
-        """Update running statistics and the target network after an update from `batch`."""
-        self._applied(as_tensors(batch.inputs.obs))
 
 
 def burnt_in(network: PolicyNetwork, before: TensorInputs, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -40,15 +40,17 @@ class ReturnScale:
 
         Non-finite returns are ignored: the learner skips their batch, but the moments would stay NaN.
         """
-        values = np.asarray(returns, np.float64)[valid]
-        values = values[np.isfinite(values)]
-        if not values.size:
+        self.merge(return_moments(returns, valid))
+
+    def merge(self, moments: Array) -> None:
+        """Add the result of `return_moments`."""
+        number, mean, squares = moments.tolist()
+        if not number:
             return
-        mean = float(values.mean())
-        total = self._count + values.size
+        total = self._count + number
         gap = mean - self._mean
-        self._squares += float(((values - mean) ** 2).sum()) + gap * gap * self._count * values.size / total
-        self._mean += gap * values.size / total
+        self._squares += squares + gap * gap * self._count * number / total
+        self._mean += gap * number / total
         self._count = total
 
     @property
@@ -64,3 +66,13 @@ class ReturnScale:
     def restore_state(self, state: dict[str, Array]) -> None:
         """Restore `export_state`."""
         self._count, self._mean, self._squares = (float(value) for value in state["moments"])
+
+
+def return_moments(returns: Array, valid: Array) -> Array:
+    """Number, mean and sum of squared deviations of the finite `[T, B]` returns of valid rows."""
+    values = np.asarray(returns, np.float64)[valid]
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return np.zeros(3)
+    mean = float(values.mean())
+    return np.array([values.size, mean, float(((values - mean) ** 2).sum())])

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from thespis.algorithms.sac import SAC
+from thespis.algorithms.updates.replay_statistics import ReplayStatistics
 from thespis.algorithms.updates.update import Gradients
 from thespis.core.errors import NonFiniteLoss
 from thespis.core.types import Array, TransitionBatch, map_tree
@@ -154,7 +155,7 @@ def temperature_loss(log_temperature: Tensor, logp: Tensor, target_entropy: floa
     return -log_temperature.exp() * (logp.mean() + target_entropy)
 
 
-class SACUpdate:
+class SACUpdate(ReplayStatistics):
     """The SAC update: transitions to gradients of policy, critics and temperature.
 
     Each of the three losses has gradients of its own parameters only. Target critics follow softly: after each update
@@ -162,6 +163,7 @@ class SACUpdate:
     """
 
     minibatches: ClassVar[None] = None
+    network: SACNetwork
 
     def __init__(
         self,
@@ -174,7 +176,7 @@ class SACUpdate:
 
         `count_updates`: returns the updates of the parameters by all learners; None if there is one learner.
         """
-        self.network = network
+        self.network, self.prioritised = network, bool(cfg.items.replay.priority_exponent)
         self.parameters = list(network.parameters())
         self._cfg, self._rng, self._count_updates = cfg, rng, count_updates
         self._updates = 0
@@ -231,7 +233,7 @@ class SACUpdate:
     def observe(self, batch: TransitionBatch) -> None:
         """Move the target critics, once for every update since the last call, and update running statistics."""
         before = self._updates
-        self.network.observe(as_tensors(map_tree(lambda leaf: leaf[None], batch.obs)))
+        self.observe_batch(batch)
         self._updates = before + 1 if self._count_updates is None else self._count_updates()
         made = max(0, self._updates - before)  # a restarted server may count from an earlier checkpoint
         share = 1.0 - (1.0 - self._cfg.tau) ** made

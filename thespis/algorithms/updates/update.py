@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from thespis.core.types import Array
@@ -57,3 +57,20 @@ class Update(Protocol):
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Restore `state`."""
+
+
+class SharedUpdate(Update, Protocol):
+    """An update that several equal learners make together, each from its own batch.
+
+    Their gradients are averaged by `rows`. What a loss needs to know of the batches of all learners goes through
+    `statistics`: once per batch before its minibatches, and once per minibatch before its gradients.
+    """
+
+    def rows(self, part: Any) -> int:
+        """The number of rows that the loss of a batch or minibatch is a mean of."""
+
+    def statistics(self, part: Any) -> Array:
+        """Statistics of a batch or minibatch that the learners must share; empty if there are none."""
+
+    def merge(self, part: Any, statistics: Sequence[Array]) -> None:
+        """Use the statistics of all learners, in a fixed order, for the gradients of `part`."""

@@ -14,8 +14,10 @@ def available_cores() -> int:
     return max(1, min([allowed, *(int(quota) for quota in _quotas())]))
 
 
-def learner_threads(parameters: int, busy: int) -> int:
+def learner_threads(parameters: int, busy: int, learners: int = 1) -> int:
     """Return the threads of a learner with `parameters` parameters, next to `busy` roles that each occupy a core.
+
+    `learners`: how many divide the other cores among them.
 
     OMP_NUM_THREADS overrides this. With fewer than `ONE_THREAD_BELOW` parameters a second thread costs more than it
     gains.
@@ -23,7 +25,7 @@ def learner_threads(parameters: int, busy: int) -> int:
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if threads.isdecimal() and int(threads):
         return int(threads)
-    return 1 if parameters < ONE_THREAD_BELOW else max(1, available_cores() - busy)
+    return 1 if parameters < ONE_THREAD_BELOW else max(1, (available_cores() - busy) // learners)
 
 
 ONE_THREAD_BELOW = 100_000

@@ -28,6 +28,10 @@ def final_lines(summary: dict[str, Any], run: Path) -> list[str]:
             )
     if summary["restarts"] or summary["dropped"]:
         lines.append(f"  restarts {summary['restarts']}, dropped {sum(summary['dropped'].values())}")
+    if events := summary.get("learner_events"):  # older runs have none
+        lines.append(
+            "  learners: " + ", ".join(f"{count} {event.replace('_', ' ')}" for event, count in events.items())
+        )
     return [*lines, f"  {run}"]
 
 

@@ -1,0 +1,107 @@
+"""What faults cost a group of learners: updates, and the time until the others go on and a replacement takes part.
+
+python benchmarks/learner_faults.py [--learners 3] [--seconds 600] [--every 30] [--on local]
+
+Runs without and with faults follow each other. The faults alternate: a learner is killed, and a learner is stopped and
+continued after 6 seconds. Times are seen from outside, so they include a report interval of 0.1 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_STOPPED_SECONDS = 6.0
+FLAGS = "--env CartPole-v1 --eval-episodes 0 --report-every 0.1 --checkpoint-every 10"
+
+
+class Run:
+    """A run of several learners in the background."""
+
+    def __init__(self, path: Path, learners: int, seconds: float, on: str) -> None:
+        self.path, self.learners = path, learners
+        flags = f"--on {on} --learners {learners} --actors {learners} --total-seconds {seconds} --run-dir {path}"
+        words = [sys.executable, "-m", "thespis.cli.main", "train", "impala", *FLAGS.split(), *flags.split()]
+        self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._read = 0
+
+    def members(self) -> list[float]:
+        """Mean number of learners in the rounds of each row of metrics since the last call."""
+        file = self.path / "metrics.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        rows, self._read = [json.loads(line) for line in lines[self._read :]], len(lines)
+        return [row["group/learners"] for row in rows if "group/learners" in row]
+
+    def wait(self, condition: Callable[[float], bool]) -> float:
+        """Seconds until a row of metrics meets a condition."""
+        started = time.monotonic()
+        while not any(map(condition, self.members())):
+            if self.process.poll() is not None:
+                raise RuntimeError("the run has ended")
+            time.sleep(0.02)
+        return time.monotonic() - started
+
+    def pid(self, learner: int) -> int:
+        return int(json.loads((self.path / "topology.json").read_text())["pids"][f"learner-{learner}"])
+
+    def summary(self) -> dict[str, Any]:
+        if self.process.wait() != 0:
+            raise RuntimeError(f"exit code {self.process.returncode}")
+        found: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+        return found
+
+
+def harm(run: Run, every: float, until: float) -> None:
+    """Kill and stop learners in turn, and print how long the others waited and when the group was complete again."""
+    whole = float(run.learners)
+    run.wait(lambda members: members == whole)
+    for number in itertools.count():
+        time.sleep(every / 2)
+        if time.monotonic() > until - every:
+            return
+        victim, kill = number % run.learners, number % 2 == 0
+        os.kill(pid := run.pid(victim), signal.SIGKILL if kill else signal.SIGSTOP)
+        run.members()
+        others = run.wait(lambda members: members < whole)
+        if not kill:
+            time.sleep(max(0.0, _STOPPED_SECONDS - others))
+            os.kill(pid, signal.SIGCONT)
+        back = run.wait(lambda members: members == whole)
+        what = "killed" if kill else f"stopped for {_STOPPED_SECONDS:g} s"
+        print(
+            f"learner {victim} {what}: the others went on after {others:.2f} s, complete {back:.2f} s later", flush=True
+        )
+        time.sleep(max(0.0, every / 2 - others - back - (0.0 if kill else _STOPPED_SECONDS)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--learners", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=600.0, help="of each run")
+    parser.add_argument("--every", type=float, default=30.0, help="seconds between two faults")
+    parser.add_argument("--on", default="local", help="local or ray")
+    args = parser.parse_args()
+    rates = []
+    for faults in (False, True):
+        with tempfile.TemporaryDirectory() as directory:
+            run = Run(Path(directory) / "run", args.learners, args.seconds, args.on)
+            if faults:
+                harm(run, args.every, time.monotonic() + args.seconds)
+            summary = run.summary()
+            rates.append(summary["updates"] / args.seconds)
+            print(f"{'with' if faults else 'without'} faults: {rates[-1]:.1f} updates/s, {summary['learner_events']}")
+    print(f"{rates[1] / rates[0]:.3f} of the updates of an undisturbed run")
+
+
+if __name__ == "__main__":
+    main()

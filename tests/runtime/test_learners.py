@@ -1,0 +1,181 @@
+"""Several learners as a run: they stay equal, survive each other, and continue from a checkpoint in any number."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Stage, newest, until
+from safetensors.numpy import load_file
+
+from thespis import train
+from thespis.core.errors import ThespisError
+from thespis.runs.checkpoints import read_meta, weights_sha256
+from thespis.training.resume import resume
+from thespis.training.trained_run import TrainedRun
+
+pytestmark = pytest.mark.timeout(180)
+SMALL = {"on": "simulation", "actors": 3, "learners": 3, "envs_per_actor": 4, "total_steps": 6_000, "eval_episodes": 0}
+STATEFUL = {
+    "network": {"hidden": [16], "lstm": 8, "normalize_observations": True},
+    "reward": {"kind": "none", "normalize": True},
+    "optimizer": {"kind": "rmsprop", "anneal": True},
+}
+
+
+def simulate(path: Path, architecture: str = "impala", **settings: Any) -> TrainedRun:
+    return train(architecture, quiet=True, run_dir=path, **{**SMALL, **settings})
+
+
+def checkpoints(path: Path) -> list[Path]:
+    return sorted((path / "checkpoints").glob("update-*"))
+
+
+def updates(checkpoint: Path, learner: int) -> int:
+    return int(json.loads((checkpoint / f"learner-{learner}.json").read_text())["updates"])
+
+
+def digest(checkpoint: Path, learner: int) -> str:
+    arrays = load_file(checkpoint / f"learner-{learner}.safetensors")
+    return weights_sha256({name: array for name, array in arrays.items() if not name.endswith("/seconds")})
+
+
+def assert_equal(checkpoint: Path, learners: int) -> None:
+    """Learners that have made the same number of updates have equal weights, statistics and optimiser states."""
+    states = {(updates(checkpoint, learner), digest(checkpoint, learner)) for learner in range(learners)}
+    assert len(states) == len({made for made, _ in states})
+
+
+def counters(path: Path) -> dict[str, int]:
+    found: dict[str, int] = read_meta(newest(path))["monitor"]["counters"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [
+        ("impala", STATEFUL),
+        ("impala", {"algorithm": "appo"}),
+        ("ppo", {"reward": {"normalize": True}, "network": {"normalize_observations": True}, "epochs": 2}),
+        ("seed", {}),
+        ("seed", {"algorithm": "ppo", "epochs": 2}),
+        ("apex", {"replay": {"warm_up": 100}, "total_steps": 1500}),
+        ("dqn", {"replay": {"warm_up": 100}, "actors": 2, "learners": 2, "total_steps": 1500}),
+        ("r2d2", {"replay": {"warm_up": 20}, "total_steps": 2000}),
+    ],
+    ids=["impala", "appo", "ppo", "seed", "seed-ppo", "apex", "dqn", "r2d2"],
+)
+def test_learners_stay_equal_and_a_seed_gives_one_result(
+    architecture: str, settings: dict[str, Any], stage: Stage
+) -> None:
+    runs = [simulate(stage.path / name, architecture, **settings) for name in "ab"]
+    one, two = (run.summary["weights_sha256"] for run in runs)
+    assert one and one == two
+    saved = newest(runs[0].path)
+    learners = settings.get("learners", 3)
+    assert_equal(saved, learners)
+    assert min(updates(saved, learner) for learner in range(learners)) > 3
+    found = counters(runs[0].path)
+    assert found["updates"] == max(updates(saved, learner) for learner in range(learners)), "each counts once"
+    assert not {name for name in found if name.startswith("group/")}, "nobody was lost, behind or in another state"
+
+
+def test_a_resumed_run_of_several_learners_equals_the_uninterrupted_one(stage: Stage) -> None:
+    settings = {"checkpoint_every": 0.05, "keep": 100, "total_steps": 9000, **STATEFUL}
+    whole = simulate(stage.path / "whole", **settings)
+    saved = checkpoints(whole.path)
+    assert len(saved) >= 3
+    again = stage.path / "again"
+    shutil.copytree(whole.path, again)
+    for later in checkpoints(again)[2:]:
+        shutil.rmtree(later)
+    assert resume(again, quiet=True).summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize("learners", [1, 2, 5])
+def test_a_run_continues_with_another_number_of_learners(learners: int, stage: Stage) -> None:
+    before = simulate(stage.run)
+    run = resume(stage.run, quiet=True, learners=learners, actors=5, total_steps=12_000)
+    assert run.summary["exit_reason"] == "total_steps"
+    first, last = checkpoints(stage.run)[-2], newest(stage.run)
+    start = max(updates(first, learner) for learner in range(3))
+    assert start > 0 and before.summary["weights_sha256"] != run.summary["weights_sha256"]
+    for learner in range(learners):
+        assert updates(last, learner) > start, "it continues from the learner with the most updates"
+    assert_equal(last, learners)
+
+
+def test_a_killed_learner_loads_the_state_of_another(stage: Stage) -> None:
+    run = simulate(stage.run, faults=("kill learner 1 at 0.1",), total_steps=48_000)
+    assert run.summary["exit_reason"] == "total_steps"
+    found = counters(stage.run)
+    assert (found["group/lost"], found["group/entered"]) == (1, 1)
+    assert "dropped/repeated_gradients" not in found
+    saved = newest(stage.run)
+    assert_equal(saved, 3)
+    counts = [updates(saved, learner) for learner in range(3)]
+    assert max(counts) - min(counts) <= 1, "the replacement takes part"
+    assert found["updates"] == max(counts), "no update was lost with it"
+
+
+def test_a_killed_group_forms_again_without_losing_an_update(stage: Stage) -> None:
+    run = simulate(stage.run, faults=("kill group 0 at 0.1",), total_steps=24_000)
+    assert run.summary["exit_reason"] == "total_steps"
+    saved = newest(stage.run)
+    assert_equal(saved, 3)
+    assert counters(stage.run)["updates"] == max(updates(saved, learner) for learner in range(3))
+
+
+def test_learners_on_processes_survive_each_other(stage: Stage) -> None:
+    words = "--actors 3 --learners 3 --envs-per-actor 4 --eval-episodes 1 --checkpoint-every 1 --report-every 0.1"
+    process = stage.start("train", "impala", "--run-dir", stage.run, *words.split(), "--total-steps", 10**9)
+
+    def members() -> float:
+        metrics = stage.run / "metrics.jsonl"
+        rows = metrics.read_text().splitlines() if metrics.exists() else []
+        return float(json.loads(rows[-1]).get("group/learners", 0.0)) if rows else 0.0
+
+    def pid(name: str) -> int:
+        return int(json.loads((stage.run / "topology.json").read_text())["pids"][name])
+
+    until(lambda: process.poll() is not None or members() == 3.0, 60)
+    assert process.poll() is None, process.communicate()
+    os.kill(pid("learner-1"), signal.SIGKILL)
+    until(lambda: members() == 2.0, 30)  # the others go on
+    until(lambda: members() == 3.0, 60)  # and a replacement enters
+    stopped = pid("learner-0")
+    os.kill(stopped, signal.SIGSTOP)
+    until(lambda: members() == 2.0, 30)
+    os.kill(stopped, signal.SIGCONT)
+    until(lambda: members() == 3.0, 60)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    saved = newest(stage.run)
+    assert_equal(saved, 3)
+    found = counters(stage.run)
+    assert (found["group/lost"], found["group/entered"], found["group/timeouts"]) == (2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "says"),
+    [
+        ("impala", {"learners": 4, "actors": 2}, "only 2 actors to feed them"),
+        ("ppo", {"learners": 2, "actors": 3}, "3 actors cannot be divided equally among --learners 2"),
+        ("ppo", {"learners": 2, "actors": 4, "backups": 2}, "--backups is 2 of the actors of each learner"),
+        ("ppo", {"learners": 2, "actors": 2, "target_kl": 0.1}, "--target-kl stops"),
+        ("trpo", {"learners": 2, "actors": 2}, "trpo needs a single learner"),
+        ("apex", {"learners": 2, "actors": 2, "replay": {"shards": 2}}, "2 replay shards for 1 actors"),
+    ],
+)
+def test_what_several_learners_cannot_do_is_refused(
+    architecture: str, settings: dict[str, Any], says: str, stage: Stage
+) -> None:
+    with pytest.raises(ThespisError, match=says):
+        train(architecture, quiet=True, run_dir=stage.run, on="simulation", **settings)
+    assert not stage.run.exists()

@@ -1,0 +1,232 @@
+"""Builders of central learners: alone, or several that share the work as a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from thespis import roles
+from thespis.architectures.builders import ReplayShards, add_replay, build_worker_network
+from thespis.core.bounds import Positive, RoleCount
+from thespis.core.errors import ThespisError
+from thespis.core.program import Handle, Placement, Program
+
+if TYPE_CHECKING:
+    from thespis.algorithms.r2d2 import Replayed
+    from thespis.core.config import Experiment
+    from thespis.core.context import Context
+    from thespis.core.edges import Draw, Prioritise, Publish, Sample
+    from thespis.exchange.protocol import Exchange
+    from thespis.networks.policies import PolicyNetwork
+    from thespis.roles.learner import Source
+
+
+_RESTARTS = 100
+"""Restarts of each of several learners. Many are harmless, because the others continue meanwhile."""
+
+
+@dataclass(frozen=True)
+class LearnersConfig:
+    """Several learners. Each takes batches from its own part of the actors; all make one update together."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("learners",)
+
+    learners: RoleCount = 1
+    """Number of learners. Each computes gradients of its own batch, and all apply their mean, so an update learns from
+    --learners times as many steps."""
+    learner_timeout: Positive = 3.0
+    """Continue without a learner that is silent for N seconds. It must be longer than the computation of one
+    gradient."""
+
+    def check(self, cfg: Experiment, equal: bool = False) -> None:
+        """Refuse learners without actors, and algorithms whose update cannot be divided.
+
+        `equal`: refuse also learners with different numbers of actors, for on-policy rounds of equal size.
+        """
+        if self.learners == 1:
+            return
+        if self.learners > cfg.actors:
+            raise ThespisError(
+                f"--learners is {self.learners}, but there are only {cfg.actors} actors to feed them; give at least "
+                f"--actors {self.learners}"
+            )
+        if equal and cfg.actors % self.learners:
+            raise ThespisError(
+                f"{cfg.actors} actors cannot be divided equally among --learners {self.learners}; give a multiple of "
+                f"{self.learners} --actors"
+            )
+        reason = cfg.algorithm.indivisible
+        if reason:
+            raise ThespisError(f"--algorithm {cfg.algorithm.name} needs a single learner, because {reason}")
+
+    @property
+    def indices(self) -> range:
+        """The indices of the learners."""
+        return range(self.learners)
+
+    def name(self, name: str, index: int) -> str:
+        """The name of a learner's process or node group: `name` itself if there is one learner."""
+        return name if self.learners == 1 else f"{name}-{index}"
+
+    def learner_of(self, actor: int) -> int:
+        """The index of the learner that an actor feeds."""
+        return actor % self.learners
+
+    def actors_of(self, learner: int, actors: int) -> int:
+        """How many of all actors feed a learner."""
+        return len(range(learner, actors, self.learners))
+
+    def place(self, p: Program, process: str | None, index: int) -> Placement:
+        """The placement of a learner or of its services. `process` is numbered if there are several learners."""
+        name = None if process is None else self.name(process, index)
+        restarts = 3 if self.learners == 1 else _RESTARTS
+        return p.at(process=name, colocate=self.name("learner", index), restarts=restarts)
+
+
+@dataclass(frozen=True)
+class ReplayLearnersConfig(LearnersConfig):
+    """Several learners, each with its own replay: an equal part of --replay.capacity."""
+
+    FIXED: ClassVar[tuple[str, ...]] = ("learners",)  # a saved replay belongs to one of this many learners
+
+
+GroupWiring = tuple[Any, ...]
+"""The edges from a learner to its group, in the order of `GroupEdges`; empty for a single learner."""
+
+
+def add_group(p: Program, cfg: Experiment, learners: LearnersConfig) -> GroupWiring:
+    """Add the group of several learners, in its own process, so that it outlives each of them."""
+    if learners.learners == 1:
+        return ()
+    handle: Handle[roles.LearnerGroup] = p.at(colocate="group", cpus=0, restarts=3).add(
+        "group",
+        roles.LearnerGroup,
+        learners=learners.learners,
+        timeout=learners.learner_timeout,
+        averages=cfg.algorithm.averages,
+    )
+    group = roles.LearnerGroup
+    return tuple(handle.edge(method) for method in (group.attend, group.join, group.offer, group.combine))
+
+
+def build_learner_network(ctx: Context, cfg: Experiment, in_turns: bool = False, learners: int = 1) -> PolicyNetwork:
+    """A learner's network; sets the number of torch threads to its share of the cores that the actors leave.
+
+    `in_turns`: actors and learner alternate, so the learner may use all cores. A small network uses one thread.
+    """
+    import torch
+
+    from thespis.core.system.cores import learner_threads
+
+    made = build_worker_network(ctx, cfg)
+    parameters = sum(parameter.numel() for parameter in made.parameters())
+    torch.set_num_threads(learner_threads(parameters, 0 if in_turns else cfg.actors, learners))
+    return made
+
+
+def build_central_learner(
+    ctx: Context,
+    cfg: Experiment,
+    source: Source,
+    network: PolicyNetwork,
+    publish: Publish,
+    publish_every: int = 1,
+    group: GroupWiring = (),
+) -> roles.Learner:
+    """A learner that applies its own gradients, or those of its group, and publishes the weights."""
+    from thespis.exchange.all_reduce import AllReduce, GroupEdges
+    from thespis.exchange.local import LocalExchange
+
+    optimizer = cfg.algorithm.optimizer
+    update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
+    exchange: Exchange = (
+        AllReduce(ctx, optimizer, update.parameters, cfg.budget, GroupEdges(*group))
+        if group
+        else LocalExchange(ctx, optimizer, update.parameters, cfg.budget)
+    )
+    return roles.Learner(ctx, source, update, exchange, publish, publish_every)
+
+
+def build_queue_learner(
+    ctx: Context,
+    cfg: Experiment,
+    sample: Sample,
+    publish: Publish,
+    unrolls: int,
+    publish_every: int = 1,
+    group: GroupWiring = (),
+    learners: int = 1,
+) -> roles.Learner:
+    """A learner that takes `unrolls` unrolls from a queue per update."""
+    from thespis.experience.sources import QueueSource
+
+    source, network = QueueSource(ctx, sample, unrolls), build_learner_network(ctx, cfg, learners=learners)
+    return build_central_learner(ctx, cfg, source, network, publish, publish_every, group)
+
+
+def build_rounds_learner(
+    ctx: Context,
+    cfg: Experiment,
+    sample: Sample,
+    publish: Publish,
+    unrolls: int,
+    group: GroupWiring = (),
+    learners: int = 1,
+) -> roles.Learner:
+    """A learner that waits for `unrolls` unrolls of its current version. Actors and learner alternate."""
+    from thespis.experience.sources import OnPolicyRounds
+
+    source = OnPolicyRounds(ctx, sample, unrolls, lambda: learner.version)
+    network = build_learner_network(ctx, cfg, in_turns=True, learners=learners)
+    learner = build_central_learner(ctx, cfg, source, network, publish, group=group)
+    return learner
+
+
+def build_replay_learner(
+    ctx: Context,
+    cfg: Experiment,
+    samples: Sequence[Draw],
+    prioritise: Sequence[Prioritise],
+    publish: Publish,
+    publish_every: int,
+    group: GroupWiring = (),
+    learners: int = 1,
+) -> roles.Learner:
+    """A learner that samples batches from a replay, or in equal parts from its shards."""
+    from thespis.experience.sources import ReplaySource
+
+    items: Replayed = cfg.algorithm.items
+    source = ReplaySource(ctx, samples, items.batch, items.batches_per_draw, prioritise, divide=not group)
+    network = build_learner_network(ctx, cfg, learners=learners)
+    return build_central_learner(ctx, cfg, source, network, publish, publish_every, group)
+
+
+def add_own_replay(p: Program, cfg: Any, learner: int) -> ReplayShards:
+    """Add the replay of one of `cfg.group.learners` learners, or its shards."""
+    learners: LearnersConfig = cfg.group
+    process = "storage" if cfg.algorithm.items.replay.shards == 1 else None
+    actors = learners.actors_of(learner, cfg.actors)
+    return add_replay(p, cfg, learners.place(p, process, learner), actors, learners.learners)
+
+
+def add_replay_learner(
+    place: Placement,
+    cfg: Experiment,
+    replay: ReplayShards,
+    publish: Publish,
+    publish_every: int,
+    group: GroupWiring = (),
+) -> None:
+    """Add a learner that samples from the replay and sends it new priorities."""
+    replace(place, replicated=True).add(
+        "learner",
+        build_replay_learner,
+        cfg,
+        samples=replay.samples,
+        prioritise=replay.priorities,
+        publish=publish,
+        publish_every=publish_every,
+        group=group,
+        learners=replay.learners,
+    )

@@ -1,0 +1,175 @@
+"""All-reduce: several learners combine their gradients, and each applies the result with its own optimiser.
+
+All learners start with equal weights and apply equal gradients, so their weights and optimiser states stay equal to the
+bit, without ever being sent. The `LearnerGroup` role decides who takes part; it sends the state of one learner to a
+newcomer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import zlib
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thespis.algorithms.updates.flat import decayed
+from thespis.algorithms.updates.optimizers import build_optimizer, clip_gradients, export_state, restore_state
+from thespis.core.budget import Budget, Progress
+from thespis.core.config import OptimizerConfig
+from thespis.core.context import Context
+from thespis.core.edges import Attend, Combine, JoinGroup, Offer
+from thespis.core.payloads import Combined, Contribution, Member
+from thespis.core.types import Array
+from thespis.exchange.protocol import Left, Replica
+
+_DIGEST_EVERY = 100
+"""Updates between two comparisons of the learners' parameters."""
+
+
+class GroupEdges(NamedTuple):
+    """The edges from a learner to its group."""
+
+    attend: Attend
+    join: JoinGroup
+    offer: Offer
+    combine: Combine
+
+
+class AllReduce:
+    """A learner's side of the gradient edge to its group, and the optimiser that applies what the group returns.
+
+    Gradients are clipped after they are combined, by their global norm. Schedules follow the steps of all learners.
+    """
+
+    shared: ClassVar = True
+
+    def __init__(
+        self, ctx: Context, cfg: OptimizerConfig, parameters: Sequence[Tensor], budget: Budget, group: GroupEdges
+    ) -> None:
+        self._ctx, self._cfg, self._group, self._progress = ctx, cfg, group, Progress(budget, ctx.now)
+        self._parameters = list(parameters)
+        self._optimizer = build_optimizer(cfg, parameters)
+        self._member = Member(ctx.identity.index, ctx.identity.incarnation)
+        self._replica: Replica | None = None
+        self._attending: asyncio.Future[None] | None = None
+        self._steps = self._batch_steps = 0
+        self._fraction = 0.0
+        self._calls = 0
+        self._newcomers = False
+        self.leads = False
+
+    async def begin(self, replica: Replica) -> None:
+        """Enter the group, and load the state of another learner if this one's differs."""
+        self._replica = replica
+        if self._attending is None:
+            self._attending = self._ctx.ahead(self._attend())
+        admission = await self._group.join(self._member, replica.updates, self._digest())
+        if admission.state is not None:
+            replica.restore(*admission.state)
+        self._calls, self.leads, self._newcomers = 0, False, admission.newcomers
+        await self._offer_state()
+
+    def begin_batch(self, steps: int) -> None:
+        """Count the steps of this learner's batch with its first round."""
+        self._fraction, self._batch_steps = self._progress.fraction(self._steps), steps
+        self._calls = 0
+
+    async def end_batch(self) -> None:
+        """Give this learner's state to newcomers, if the group asked for it."""
+        await self._offer_state()
+
+    async def gather(self, statistics: Array) -> list[Array]:
+        """Return the statistics of all learners, in a fixed order."""
+        return (await self._combine(statistics=statistics)).statistics
+
+    async def apply(self, gradients: list[Tensor] | None, rows: int = 1) -> bool:
+        """Apply the mean gradients of all learners; return False if one of them has none, or if they are not finite."""
+        cfg = self._cfg
+        flat = None
+        if gradients is not None:
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
+        combined = (await self._combine(gradients=flat, rows=rows)).gradients
+        if combined is None:
+            return False
+        async with self._ctx.work("apply"):
+            mean = _split(combined, self._parameters)
+            norm = clip_gradients(mean, cfg.clip or math.inf)
+            if not math.isfinite(norm):
+                return False
+            rate = decayed(cfg.learning_rate, self._fraction) if cfg.anneal else cfg.learning_rate
+            self._optimizer.step(mean, rate)
+        self._ctx.record("train/grad_norm", norm)
+        self._ctx.record("train/learning_rate", rate)
+        return True
+
+    def state(self) -> dict[str, Array]:
+        """Return the optimiser state and the progress of the run, for a checkpoint or for another learner."""
+        counted = {"steps": np.array(self._steps), "seconds": np.array(self._progress.seconds)}
+        return export_state(self._optimizer) | counted
+
+    def restore(self, arrays: dict[str, Array]) -> None:
+        """Load what `state` returned."""
+        restore_state(self._optimizer, arrays)
+        self._steps = int(arrays["steps"])
+        self._progress.seconds = float(arrays["seconds"])
+
+    async def _combine(
+        self, *, gradients: Array | None = None, rows: int = 0, statistics: Array | None = None
+    ) -> Combined:
+        """Take part in one round. Raises `Left` if the group went on without this learner."""
+        assert self._replica is not None
+        update, first = self._replica.updates, self._calls == 0
+        part = Contribution(
+            update=update,
+            call=self._calls,
+            gradients=gradients,
+            rows=rows,
+            statistics=statistics,
+            steps=self._batch_steps if first else 0,
+            fraction=self._fraction,
+            digest=self._digest() if first and update % _DIGEST_EVERY == 0 else None,
+        )
+        combined = await self._group.combine(self._member, part)
+        if combined is None:
+            raise Left
+        self._calls += 1
+        self._steps += combined.steps
+        self._fraction = combined.fraction
+        self.leads = combined.leads
+        self._newcomers = self._newcomers or combined.newcomers
+        self._ctx.record("group/learners", combined.learners)
+        return combined
+
+    async def _offer_state(self) -> None:
+        if self._newcomers:
+            assert self._replica is not None
+            arrays, values = self._replica.state()
+            self._newcomers = False
+            await self._group.offer(self._member, ({name: array.copy() for name, array in arrays.items()}, values))
+
+    async def _attend(self) -> None:
+        """Say again and again that this learner is alive, also while it waits for a batch."""
+        while True:
+            await self._group.attend(self._member)
+
+    def _digest(self) -> int:
+        digest = 0
+        for parameter in self._parameters:
+            digest = zlib.crc32(parameter.detach().contiguous().numpy().data, digest)
+        return digest
+
+
+def _split(flat: Array, like: Sequence[Tensor]) -> list[Tensor]:
+    """Copy a vector into tensors of the shapes of `like`. The learners of one process may share the vector."""
+    whole = torch.from_numpy(np.array(flat))
+    parts, start = [], 0
+    for tensor in like:
+        end = start + tensor.numel()
+        parts.append(whole[start:end].view(tensor.shape))
+        start = end
+    return parts

@@ -1,0 +1,237 @@
+"""LearnerGroup: adds up the gradients of several learners, and decides which learners take part."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from thespis.core.context import Context
+from thespis.core.errors import ThespisError
+from thespis.core.payloads import Admission, Combined, Contribution, Member, RoleState
+from thespis.core.program import Edge
+from thespis.core.service import Method, RoleDescription
+from thespis.core.types import Array
+
+_TICKS = 4
+"""Checks per timeout, and the shares of a timeout after which a learner says again that it is alive."""
+_FORM_SECONDS = 10.0
+"""How long the first learner of a new run waits for the others."""
+
+
+@dataclass(slots=True)
+class _Newcomer:
+    """A learner that waits to enter."""
+
+    member: Member
+    update: int
+    digest: int
+    admitted: asyncio.Future[Admission]
+
+
+@dataclass(slots=True)
+class _Part:
+    """A contribution to the current round, and the reply that its learner waits for."""
+
+    contribution: Contribution
+    combined: asyncio.Future[Combined | None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class LearnerGroup:
+    """All-reduce with changing members. In every round each member contributes, and all receive the same result.
+
+    A round ends when every member has contributed. A member leaves when its process ends or when it is silent for
+    `timeout` seconds; the round then ends without it. A learner that enters loads the state of a member between two
+    updates. All decisions are made here, so that no two learners can disagree about a round.
+
+    The members are those of the highest update: a learner that falls behind, e.g. because it was stopped, is told so by
+    the reply None, and enters again. This role holds no state, so after its own restart the group forms anew.
+    """
+
+    description: ClassVar = RoleDescription(
+        methods={
+            "attend": Method("gradients", takes="heartbeat"),
+            "join": Method("gradients", gives="state"),
+            "offer": Method("gradients", takes="state"),
+            "combine": Method("gradients", takes="gradients", gives="gradients"),
+        },
+    )
+
+    def __init__(self, ctx: Context, *, learners: int, timeout: float, averages: bool) -> None:
+        """`learners`: how many a new run waits for. `averages`: combine gradients to their mean over all rows.
+
+        Without `averages` they are added up, for losses that are sums over rows.
+        """
+        self._ctx, self._learners, self._timeout, self._averages = ctx, learners, timeout, averages
+        # A group that is formed again has waited for its learners before.
+        self._form_seconds = _FORM_SECONDS if not ctx.identity.restarts else timeout / _TICKS
+        self._members: dict[int, int] = {}
+        self._heard: dict[Member, float] = {}
+        self._newcomers: dict[int, _Newcomer] = {}
+        self._round: dict[int, _Part] = {}
+        self._first_join: float | None = None
+
+    @staticmethod
+    def validate(name: str, settings: Mapping[str, Any], incoming: Sequence[Edge]) -> None:
+        """Refuse to wait for learners that do not exist."""
+        callers, learners = sum(edge.method == "combine" for edge in incoming), settings["learners"]
+        if callers != learners:
+            raise ThespisError(f"{name}: the group waits for {learners} learners, but {callers} call it")
+
+    async def run(self) -> None:
+        """Form the group when it has waited long enough, and let silent members go."""
+        while True:
+            await self._ctx.sleep(self._timeout / _TICKS)
+            self._form_if_due()
+            if self._round or self._newcomers:
+                deadline = self._ctx.now() - self._timeout
+                for index, incarnation in list(self._members.items()):
+                    if index not in self._round and self._heard[Member(index, incarnation)] < deadline:
+                        self._ctx.count("group/timeouts")
+                        self._remove(Member(index, incarnation))
+
+    # -- edges ------------------------------------------------------------------------------------
+
+    async def attend(self, member: Member) -> None:
+        """Note that a learner is alive. The runtime cancels pending calls at once when the learner's process ends."""
+        self._hear(member)
+        try:
+            await asyncio.sleep(self._timeout / _TICKS)
+        except asyncio.CancelledError:
+            self._remove(member)
+            raise
+
+    async def join(self, member: Member, update: int, digest: int) -> Admission:
+        """Wait until the learner may enter.
+
+        `digest`: of its weights. With the update count it tells whether the learner needs the state of another one.
+        """
+        self._hear(member)
+        self._members.pop(member.learner, None)
+        self._drop_part(member.learner)
+        admitted = asyncio.get_running_loop().create_future()
+        self._newcomers[member.learner] = _Newcomer(member, update, digest, admitted)
+        if not self._members and self._first_join is None:
+            self._first_join = self._ctx.now()
+        self._form_if_due()
+        self._close_if_complete()
+        admission: Admission = await admitted
+        return admission
+
+    async def offer(self, member: Member, state: RoleState) -> None:
+        """Admit all newcomers with the state of a member."""
+        self._hear(member)
+        if self._members.get(member.learner) != member.incarnation:
+            return
+        for newcomer in self._newcomers.values():
+            self._admit(newcomer, Admission(state, newcomers=False))
+            self._ctx.count("group/entered")
+        self._newcomers.clear()
+
+    async def combine(self, member: Member, part: Contribution) -> Combined | None:
+        """Contribute to the current round, and return its result when all members have contributed."""
+        self._hear(member)
+        if self._members.get(member.learner) != member.incarnation:
+            return None
+        made = self._round[member.learner] = _Part(part)
+        async with self._ctx.work("combine", items=0 if part.gradients is None else len(part.gradients)):
+            self._close_if_complete()
+        try:
+            return await made.combined
+        except asyncio.CancelledError:
+            self._remove(member)
+            raise
+
+    # -- members ----------------------------------------------------------------------------------
+
+    def _hear(self, member: Member) -> None:
+        self._heard[member] = self._ctx.now()
+
+    def _admit(self, newcomer: _Newcomer, admission: Admission) -> None:
+        member = newcomer.member
+        self._members[member.learner] = member.incarnation
+        self._hear(member)
+        newcomer.admitted.set_result(admission)
+
+    def _form_if_due(self) -> None:
+        """Make members of all newcomers that have the newest state, if there are no members yet."""
+        if self._members or not self._newcomers or self._first_join is None:
+            return
+        waited = self._ctx.now() - self._first_join
+        if len(self._newcomers) < self._learners and waited < self._form_seconds:
+            return
+        first = min(self._newcomers.values(), key=lambda each: (-each.update, each.member.learner))
+        equal = [
+            each for each in self._newcomers.values() if (each.update, each.digest) == (first.update, first.digest)
+        ]
+        for newcomer in equal:
+            del self._newcomers[newcomer.member.learner]
+        for newcomer in equal:
+            self._admit(newcomer, Admission(None, newcomers=newcomer is first and bool(self._newcomers)))
+        self._first_join, self._form_seconds = None, self._timeout / _TICKS
+
+    def _remove(self, member: Member) -> None:
+        """Go on without a learner, if this incarnation of it is a member or waits to enter."""
+        self._heard.pop(member, None)
+        newcomer = self._newcomers.get(member.learner)
+        if newcomer is not None and newcomer.member == member:
+            del self._newcomers[member.learner]
+        if self._members.get(member.learner) == member.incarnation:
+            del self._members[member.learner]
+            self._ctx.count("group/lost")
+            self._drop_part(member.learner)
+        self._close_if_complete()
+
+    def _drop_part(self, index: int) -> None:
+        """Take a contribution out of the current round; if its learner still waits, tell it to enter again."""
+        part = self._round.pop(index, None)
+        if part is not None and not part.combined.done():
+            part.combined.set_result(None)
+
+    # -- rounds -----------------------------------------------------------------------------------
+
+    def _close_if_complete(self) -> None:
+        """End the round if all members have contributed. Those in another state must enter again."""
+        if not self._members or self._round.keys() != self._members.keys():
+            return
+        turns = {index: part.contribution.turn for index, part in self._round.items()}
+        newest = max(turns.values())
+        digest = next(self._round[index].contribution.digest for index in sorted(turns) if turns[index] == newest)
+        for index, turn in turns.items():
+            if turn != newest or self._round[index].contribution.digest != digest:
+                self._ctx.count("group/behind" if turn != newest else "group/diverged")
+                del self._members[index]
+                self._drop_part(index)
+        parts = [self._round[index] for index in sorted(self._round)]
+        self._round = {}
+        combined = self._combine([part.contribution for part in parts])
+        for number, part in enumerate(parts):
+            leads = number == 0
+            if not part.combined.done():
+                part.combined.set_result(combined._replace(leads=leads, newcomers=leads and bool(self._newcomers)))
+
+    def _combine(self, parts: Sequence[Contribution]) -> Combined:
+        """The result of a round. The order of the parts is that of the learners, which fixes the rounding."""
+        steps, fraction = sum(part.steps for part in parts), max(part.fraction for part in parts)
+        statistics = [part.statistics for part in parts if part.statistics is not None]
+        gradients = None if statistics else self._mean(parts)
+        return Combined(gradients, statistics, len(parts), steps, fraction)
+
+    def _mean(self, parts: Sequence[Contribution]) -> Array | None:
+        """The mean of the gradients over all rows, or their sum; None if a learner has none to apply."""
+        given = [part.gradients for part in parts if part.gradients is not None]
+        if len(given) < len(parts):
+            self._ctx.count("group/vetoed_rounds")
+            return None
+        rows = sum(part.rows for part in parts)
+        if not self._averages or not rows:
+            return np.sum(given, axis=0) if len(given) > 1 else given[0]
+        total = np.zeros_like(given[0])
+        for gradients, part in zip(given, parts, strict=True):
+            total += np.float32(part.rows / rows) * gradients
+        return total
