@@ -105,7 +105,12 @@ class Once:
 
 
 class Parts:
-    """Divides a batch into `number` parts, of which part `bad` has a loss that is not finite."""
+    """Divides a batch into `number` parts, of which part `bad` has a loss that is not finite.
+
+    It is the update and the exchange of a learner in one object.
+    """
+
+    shared, leads = False, True
 
     def __init__(self, number: int, bad: int | None) -> None:
         self._number, self._bad = number, bad
@@ -131,10 +136,10 @@ class Parts:
     def begin_batch(self, steps: int) -> None:
         self.counted += steps
 
-    def end_batch(self) -> None:
+    async def end_batch(self) -> None:
         pass
 
-    async def apply(self, gradients: list[torch.Tensor] | None) -> bool:
+    async def apply(self, gradients: list[torch.Tensor] | None, rows: int) -> bool:
         if gradients is None:
             self.asked_in_vain += 1
             return False

@@ -50,7 +50,7 @@ def write_checkpoint(
         if absent and lost and (not program.replicated or len(lost) == len(holders)):
             raise RuntimeError(f"{', '.join(lost)} did not save, and no earlier checkpoint holds its state")
         weights = policy_weights(staging, holders)
-        check_finite_weights(weights or {}, "checkpoint")
+        check_finite_weights(weights or {}, " and ".join(f"{role} {index}" for role, index in holders))
         digest = weights_sha256(weights) if weights else None
         names = {f"{role} {index}": name for (role, index), name in carried.items()}
         path = checkpoints.commit(staging, {**meta, "carried_over": names})
