@@ -83,7 +83,7 @@ class Parts:
         self.optimizer = build_optimizer(algorithm.optimizer, self.update.parameters)
         self.inputs = first_inputs(self.envs.reset(0), self.envs)
         self.state = self.stepper.initial_state(cfg.envs_per_actor)
-        self.batch = concatenate([self._unroll() for _ in range(cfg.batch_unrolls)])
+        self.batch = concatenate([self._unroll() for _ in range(cfg.queue.batch_unrolls)])
 
     def _unroll(self) -> Unroll:
         writer = UnrollWriter(self.cfg.algorithm.items.unroll_length, self.inputs, self.state)

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         build_learner_network,
         build_queue_learner,
         build_replay_learner,
-        build_rounds_learner,
     )
     from thespis.core import edges
     from thespis.core.bounds import Bounds, Count, CountOrZero, Fraction, NonNegative, Positive
@@ -163,7 +162,6 @@ __all__ = [
     "build_queue_learner",
     "build_replay_actor",
     "build_replay_learner",
-    "build_rounds_learner",
     "build_worker_network",
     "chosen",
     "edges",
@@ -197,9 +195,7 @@ _NAMES = {
         "add_evaluator add_replay validate_replay build_replay_actor build_policy_runner build_environments "
         "build_exploring_actor build_local_policy return_discount build_worker_network"
     ),
-    "architectures.learners": (
-        "build_central_learner build_learner_network build_queue_learner build_replay_learner build_rounds_learner"
-    ),
+    "architectures.learners": "build_central_learner build_learner_network build_queue_learner build_replay_learner",
     "core.bounds": "Bounds Count CountOrZero Fraction NonNegative Positive",
     "training.callbacks": "Callback",
     "core.config": (

@@ -147,13 +147,16 @@ class QNetworkSettings(NetworkSettings, total=False):
     feedback: bool
 
 
-class DQNSettings(TypedDict, total=False):
+class DiscreteQSettings(TypedDict, total=False):
+    double: bool
+    target_period: int
+
+
+class DQNSettings(DiscreteQSettings, total=False):
     network: QNetworkSettings | QNetworkConfig
     optimizer: OptimizerSettings | OptimizerConfig
     discount: float
-    double: bool
     huber: float
-    target_period: int
     reward: RewardSettings | RewardConfig
 
 
@@ -208,13 +211,11 @@ class NoiseLadderSettings(TypedDict, total=False):
 class ApexDPG(ApexOwn, LearnersSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
-class R2D2Settings(TypedDict, total=False):
+class R2D2Settings(DiscreteQSettings, total=False):
     network: QNetworkSettings | QNetworkConfig
     optimizer: OptimizerSettings | OptimizerConfig
     discount: float
-    double: bool
     huber: float
-    target_period: int
     reward: RewardSettings | RewardConfig
 
 
@@ -328,16 +329,16 @@ class GorilaDPG(GorilaOwn, ServersSettings, DPGSettings, TransitionsSettings, No
 class GorilaSAC(GorilaOwn, ServersSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
-class ImpalaOwn(ExperimentSettings, total=False):
+class QueueSettings(TypedDict, total=False):
     batch_unrolls: int
     queue_capacity: int
     forced_lag: int
 
 
-class ImpalaVTrace(ImpalaOwn, LearnersSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class ImpalaVTrace(ExperimentSettings, QueueSettings, LearnersSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class ImpalaAPPO(ImpalaOwn, LearnersSettings, APPOSettings, UnrollsSettings, total=False): ...
+class ImpalaAPPO(ExperimentSettings, QueueSettings, LearnersSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
 class ParameterServerOwn(ExperimentSettings, total=False):
@@ -471,9 +472,6 @@ class R2d3R2D2(R2d3Own, R2D2Settings, SequencesSettings, EpsilonLadderSettings, 
 
 
 class SeedOwn(ExperimentSettings, total=False):
-    batch_unrolls: int
-    queue_capacity: int
-    forced_lag: int
     publish_every: int
 
 
@@ -488,19 +486,19 @@ class InferenceSettings(TypedDict, total=False):
     tls_name: str
 
 
-class SeedVTrace(SeedOwn, InferenceSettings, LearnersSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class SeedVTrace(SeedOwn, InferenceSettings, LearnersSettings, QueueSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class SeedAPPO(SeedOwn, InferenceSettings, LearnersSettings, APPOSettings, UnrollsSettings, total=False): ...
+class SeedAPPO(SeedOwn, InferenceSettings, LearnersSettings, QueueSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
-class SeedPPO(SeedOwn, InferenceSettings, LearnersSettings, PPOSettings, RoundsSettings, total=False): ...
+class SeedPPO(SeedOwn, InferenceSettings, LearnersSettings, QueueSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
-class SeedR2D2(SeedOwn, InferenceSettings, LearnersSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class SeedR2D2(SeedOwn, InferenceSettings, LearnersSettings, QueueSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
-class SeedTRPO(SeedOwn, InferenceSettings, LearnersSettings, TRPOSettings, RoundsSettings, total=False): ...
+class SeedTRPO(SeedOwn, InferenceSettings, LearnersSettings, QueueSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 @overload

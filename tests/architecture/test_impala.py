@@ -12,7 +12,8 @@ from fakes import Insert, Pull, YieldingContext, run_until
 
 from thespis import train
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.impala import Config, build_actor
+from thespis.architectures.builders import build_unroll_actor
+from thespis.architectures.impala import Config
 from thespis.core.config import NetworkConfig, Unrolls
 from thespis.core.context import Identity
 from thespis.core.user_code import resolve
@@ -62,7 +63,7 @@ def test_the_learner_reproduces_what_the_actor_did(env: str, lstm: int) -> None:
     insert, pull = Insert(50), Pull(made)
 
     async def act() -> None:
-        actor = build_actor(YieldingContext(Identity("actor", 0, run_seed=5)), cfg, insert, pull)
+        actor = build_unroll_actor(YieldingContext(Identity("actor", 0, run_seed=5)), cfg, insert, pull, ahead=True)
         await run_until(insert.enough, actor)
 
     asyncio.run(act())

@@ -97,7 +97,7 @@ def sequences(rng: np.random.Generator) -> SequenceBatch:
             rng.normal(size=first.shape).astype(np.float32),
         ),
         actions=rng.integers(0, 4, (width, ROWS)),
-        returns=rng.normal(size=shape).astype(np.float32),
+        rewards=rng.normal(size=shape).astype(np.float32),
         discounts=np.full(shape, 0.9, np.float32),
         ahead=np.minimum(np.arange(LEARNED)[:, None] + 2, LEARNED) + np.zeros(shape, np.int64),
         valid=np.ones((width, ROWS), bool),

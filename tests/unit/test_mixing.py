@@ -133,8 +133,8 @@ def test_demonstrations_are_sequences_of_whole_episodes() -> None:
         assert taken.tolist() == (CODE[:6] if opens[i] else CODE[4:])
         assert drawn.inputs.last_action[2, i] == (0 if opens[i] else CODE[start + 1])
     # After the two burnt in, four are left of the second; the reward at the end reaches back three steps.
-    assert not drawn.returns[:, opens].any()
-    for ended in drawn.returns[:4, ~opens].T:
+    assert not drawn.rewards[:, opens].any()
+    for ended in drawn.rewards[:4, ~opens].T:
         np.testing.assert_allclose(ended, [0.0, 0.997**2, 0.997, 1.0], rtol=1e-6)
     assert (drawn.discounts[1:4, ~opens] == 0).all() and (drawn.discounts[0] > 0).all()
 

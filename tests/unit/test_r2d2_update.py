@@ -44,7 +44,7 @@ def sequences(number: int = 4, burn: int = BURN, **parts: Any) -> SequenceBatch:
             rng.normal(size=(width + 1, number)).astype(np.float32),
         ),
         "actions": rng.integers(0, 4, (width, number)),
-        "returns": rng.normal(size=shape).astype(np.float32),
+        "rewards": rng.normal(size=shape).astype(np.float32),
         "discounts": np.full(shape, 0.9, np.float32),
         "ahead": np.minimum(np.arange(STEPS)[:, None] + 2, STEPS) + np.zeros(shape, np.int64),
         "valid": np.ones((width, number), np.bool_),
@@ -127,7 +127,7 @@ def reference(update: R2D2Update, batch: SequenceBatch) -> tuple[torch.Tensor, A
             if batch.valid[BURN + t, i]:
                 k = batch.ahead[t, i]
                 best = q[target][k][q[online][k].argmax()].detach()
-                y = rescale(batch.returns[t, i] + batch.discounts[t, i] * unscale(best))
+                y = rescale(batch.rewards[t, i] + batch.discounts[t, i] * unscale(best))
                 errors.append(y - q[online][t][batch.actions[BURN + t, i]])
         sizes = torch.stack(errors)
         losses.append(batch.weights[i] * 0.5 * (sizes**2).sum())
@@ -189,7 +189,7 @@ def test_it_learns_without_burn_in_and_without_memory(lstm: int) -> None:
 
 def test_a_loss_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NonFiniteLoss):
-        R2D2Update(network(), R2D2()).gradients(sequences(returns=np.full((STEPS, 4), np.inf, np.float32)))
+        R2D2Update(network(), R2D2()).gradients(sequences(rewards=np.full((STEPS, 4), np.inf, np.float32)))
 
 
 def test_the_core_reads_the_last_step_only_if_told() -> None:

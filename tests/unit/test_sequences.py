@@ -138,7 +138,7 @@ def check_one(drawn: SequenceBatch, i: int, begins: int, truth: Expected, shape:
     for t in range(truth.burn_in, len(steps)):
         at = begins + t - shape.burn_in
         reward, discount, following = truth.target(t, shape.n)
-        assert drawn.returns[at, i] == pytest.approx(reward, abs=1e-4)
+        assert drawn.rewards[at, i] == pytest.approx(reward, abs=1e-4)
         assert drawn.discounts[at, i] == pytest.approx(discount, abs=1e-6)
         if discount:
             np.testing.assert_array_equal(obs[shape.burn_in + drawn.ahead[at, i], i], following)

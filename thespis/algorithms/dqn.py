@@ -67,8 +67,16 @@ class EpsilonLadder:
         return np.asarray(self.epsilon ** (1.0 + self.epsilon_exponent * rungs / max(1, total - 1)))
 
 
+@dataclass(frozen=True)
 class DiscreteQ:
-    """Part of algorithms with a Q-value for every discrete action: the network, and the spaces that it fits."""
+    """Part of algorithms with a Q-value for every discrete action: the targets, the network, and the spaces it fits."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("double", "target_period")
+
+    double: bool = True
+    """Use double Q-learning: the online network selects the next action, the target network evaluates it."""
+    target_period: Count = 100
+    """Copy the network to its target network every N updates."""
 
     def validate(self, spaces: Spaces) -> None:
         """Refuse actions that are not discrete."""
@@ -89,18 +97,13 @@ class DiscreteQ:
 class DQN(DiscreteQ, Algorithm[Transitions]):
     """Q-learning from replayed transitions, with a target network."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("double", "target_period")
     DIVISIBLE: ClassVar[bool] = True
 
     items: Transitions = inline(Transitions)
     discount: Fraction = 0.99
     """Discount factor (gamma)."""
-    double: bool = True
-    """Use double Q-learning: the online network selects the next action, the target network evaluates it."""
     huber: Threshold = 1.0
     """Huber threshold: the loss is quadratic up to this TD error and linear beyond."""
-    target_period: Count = 100
-    """Copy the network to its target network every N updates."""
     exploration: Exploration = inline(EpsilonSchedule)
     reward: RewardConfig = field(default_factory=RewardConfig)
     network: QNetworkConfig = field(default_factory=QNetworkConfig)

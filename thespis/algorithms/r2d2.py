@@ -95,18 +95,13 @@ Replayed = Transitions | Sequences
 class R2D2(DiscreteQ, Algorithm[Sequences]):
     """Recurrent Q-learning from replayed sequences, with value rescaling."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("double", "target_period")
     DIVISIBLE: ClassVar[bool] = True
 
     items: Sequences = inline(Sequences)
     discount: Fraction = 0.997
     """Discount factor (gamma) (paper: 0.997)."""
-    double: bool = True
-    """Use double Q-learning: the online network selects the next action, the target network evaluates it."""
     huber: Threshold = float("inf")
     """Huber threshold: the loss is quadratic up to this TD error and linear beyond (paper: inf)."""
-    target_period: Count = 100
-    """Copy the network to its target network every N updates."""
     exploration: Exploration = inline(EpsilonLadder)
     reward: RewardConfig = field(default_factory=RewardConfig)
     network: QNetworkConfig = field(default_factory=lambda: QNetworkConfig(hidden=(64,), lstm=64, dueling=True))

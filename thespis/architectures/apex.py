@@ -64,7 +64,7 @@ def program(cfg: Config) -> Program:
     for learner in cfg.group.indices:
         replay = add_own_replay(p, cfg, learner)
         weights = add_weights(cfg.group.place(p, "storage", learner))
-        add_replay_learner(cfg.group.place(p, None, learner), cfg, replay, weights.publish, cfg.publish_every, group)
+        add_replay_learner(cfg.group.place(p, None, learner), cfg, replay, weights.publish, group)
         replays.append(replay)
         pulls.append(weights.pull)
     for actor in range(cfg.actors):

@@ -83,9 +83,10 @@ def return_discount(cfg: Experiment) -> float | None:
     return cfg.algorithm.discount if cfg.algorithm.reward.normalize else None
 
 
-def build_unroll_actor(ctx: Context, cfg: Experiment, insert: Insert, policy: roles.LocalPolicy) -> roles.Actor:
-    """An actor that sends each unroll once and explores by sampling from its policy."""
+def build_unroll_actor(ctx: Context, cfg: Experiment, insert: Insert, pull: Pull, ahead: bool = False) -> roles.Actor:
+    """An actor with a local policy that sends each unroll once and explores by sampling. `ahead`: see `LocalPolicy`."""
     envs, length = build_environments(ctx, cfg, cfg.envs_per_actor), cfg.algorithm.items.unroll_length
+    policy = build_local_policy(ctx, cfg, pull, ahead)
     return roles.Actor(ctx, envs, policy, insert, length, return_discount(cfg))
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from thespis import roles
 from thespis.architectures.builders import ReplayShards, add_replay, build_worker_network
-from thespis.core.bounds import Positive, RoleCount
+from thespis.core.bounds import Count, CountOrZero, Positive, RoleCount
+from thespis.core.config import Rounds, Unrolls
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement, Program
 
@@ -91,6 +92,27 @@ class ReplayLearnersConfig(LearnersConfig):
     FIXED: ClassVar[tuple[str, ...]] = ("learners",)  # a saved replay belongs to one of this many learners
 
 
+@dataclass(frozen=True)
+class QueueConfig:
+    """The queue of unrolls between actors and a learner, and the delay of its weights."""
+
+    batch_unrolls: Count = 1
+    """Batch size in unrolls; each unroll holds all environments of one actor (IMPALA's paper: 32 unrolls of one
+    environment)."""
+    queue_capacity: Count = 1
+    """Capacity of the queue in unrolls. A larger queue increases lag."""
+    forced_lag: CountOrZero = 0
+    """Delay weights by N updates, to study lag."""
+
+    def check(self, cfg: Experiment) -> None:
+        """Refuse these settings for an algorithm without a queue of unrolls."""
+        if self != QueueConfig() and cfg.algorithm.items.KIND != Unrolls.KIND:
+            raise ThespisError(
+                f"{cfg.algorithm.name} has no queue of unrolls; leave off --batch-unrolls, --queue-capacity and "
+                "--forced-lag"
+            )
+
+
 GroupWiring = tuple[Any, ...]
 """The edges from a learner to its group, in the order of `GroupEdges`; empty for a single learner."""
 
@@ -158,29 +180,40 @@ def build_queue_learner(
     group: GroupWiring = (),
     learners: int = 1,
 ) -> roles.Learner:
-    """A learner that takes `unrolls` unrolls from a queue per update."""
-    from thespis.experience.sources import QueueSource
+    """A learner that takes `unrolls` unrolls from a queue per update.
 
-    source, network = QueueSource(ctx, sample, unrolls), build_learner_network(ctx, cfg, learners=learners)
-    return build_central_learner(ctx, cfg, source, network, publish, publish_every, group)
+    If the algorithm learns from on-policy rounds, it waits for unrolls of its current version, and so alternates with
+    the actors.
+    """
+    from thespis.experience.sources import OnPolicyRounds, QueueSource
 
-
-def build_rounds_learner(
-    ctx: Context,
-    cfg: Experiment,
-    sample: Sample,
-    publish: Publish,
-    unrolls: int,
-    group: GroupWiring = (),
-    learners: int = 1,
-) -> roles.Learner:
-    """A learner that waits for `unrolls` unrolls of its current version. Actors and learner alternate."""
-    from thespis.experience.sources import OnPolicyRounds
-
-    source = OnPolicyRounds(ctx, sample, unrolls, lambda: learner.version)
-    network = build_learner_network(ctx, cfg, in_turns=True, learners=learners)
-    learner = build_central_learner(ctx, cfg, source, network, publish, group=group)
+    rounds = cfg.algorithm.items.KIND == Rounds.KIND
+    source: Source = QueueSource(ctx, sample, unrolls)
+    if rounds:
+        source = OnPolicyRounds(ctx, sample, unrolls, lambda: learner.version)
+    network = build_learner_network(ctx, cfg, in_turns=rounds, learners=learners)
+    learner = build_central_learner(ctx, cfg, source, network, publish, publish_every, group)
     return learner
+
+
+def add_queue_learner(
+    place: Placement, cfg: Any, sample: Sample, publish: Publish, unrolls: int, group: GroupWiring, every: int = 1
+) -> None:
+    """Add one of `cfg.group.learners` learners. `sample` is its edge to a queue, from which it takes `unrolls`.
+
+    It publishes every `every` updates.
+    """
+    replace(place, replicated=True).add(
+        "learner",
+        build_queue_learner,
+        cfg,
+        sample=sample,
+        publish=publish,
+        unrolls=unrolls,
+        publish_every=every,
+        group=group,
+        learners=cfg.group.learners,
+    )
 
 
 def build_replay_learner(
@@ -210,15 +243,8 @@ def add_own_replay(p: Program, cfg: Any, learner: int) -> ReplayShards:
     return add_replay(p, cfg, learners.place(p, process, learner), actors, learners.learners)
 
 
-def add_replay_learner(
-    place: Placement,
-    cfg: Experiment,
-    replay: ReplayShards,
-    publish: Publish,
-    publish_every: int,
-    group: GroupWiring = (),
-) -> None:
-    """Add a learner that samples from the replay and sends it new priorities."""
+def add_replay_learner(place: Placement, cfg: Any, replay: ReplayShards, publish: Publish, group: GroupWiring) -> None:
+    """Add one of `cfg.group.learners` learners. It samples from the replay and sends it new priorities."""
     replace(place, replicated=True).add(
         "learner",
         build_replay_learner,
@@ -226,7 +252,7 @@ def add_replay_learner(
         samples=replay.samples,
         prioritise=replay.priorities,
         publish=publish,
-        publish_every=publish_every,
+        publish_every=cfg.publish_every,
         group=group,
-        learners=replay.learners,
+        learners=cfg.group.learners,
     )

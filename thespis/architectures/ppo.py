@@ -5,28 +5,18 @@ actor xN --unroll--> queue --N of one version--> learner --weights--> store --ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.ppo import PPO
-from thespis.architectures.builders import (
-    add_evaluator,
-    add_weights,
-    build_local_policy,
-    build_unroll_actor,
-)
-from thespis.architectures.learners import LearnersConfig, add_group, build_rounds_learner
+from thespis.architectures.builders import add_evaluator, add_weights, build_unroll_actor
+from thespis.architectures.learners import LearnersConfig, add_group, add_queue_learner
 from thespis.core.bounds import CountOrZero
 from thespis.core.config import Experiment, Rounds
 from thespis.core.errors import ThespisError
 from thespis.core.program import Program
 from thespis.core.settings import inline
-
-if TYPE_CHECKING:
-    from thespis.core.context import Context
-    from thespis.core.edges import Insert, Next
 
 
 @dataclass(frozen=True)
@@ -56,11 +46,6 @@ class Config(Experiment):
         return self.actors // self.group.learners - self.backups
 
 
-def build_actor(ctx: Context, cfg: Config, insert: Insert, following: Next) -> roles.Actor:
-    """An actor that collects one unroll per weight version. `following` waits for the next version."""
-    return build_unroll_actor(ctx, cfg, insert, build_local_policy(ctx, cfg, following))
-
-
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own actors."""
     p = Program("ppo")
@@ -71,22 +56,15 @@ def program(cfg: Config) -> Program:
         with_learner = cfg.group.place(p, "learner", learner)
         queue = with_learner.add("queue", roles.Queue, capacity=cfg.actors // cfg.group.learners)
         weights = add_weights(with_learner)
-        replace(with_learner, replicated=True).add(
-            "learner",
-            build_rounds_learner,
-            cfg,
-            sample=queue.edge(roles.Queue.sample, items=cfg.quorum, of_one_version=True),
-            publish=weights.publish,
-            unrolls=cfg.quorum,
-            group=group,
-            learners=cfg.group.learners,
-        )
+        sample = queue.edge(roles.Queue.sample, items=cfg.quorum, of_one_version=True)
+        add_queue_learner(with_learner, cfg, sample, weights.publish, cfg.quorum, group)
         inserts.append(queue.edge(roles.Queue.insert))
         nexts.append(weights.following)
         pulls.append(weights.pull)
     actors = p.at(restarts=3, counts_as_actor=True)
     for actor in range(cfg.actors):
         learner = cfg.group.learner_of(actor)
-        actors.add("actor", build_actor, cfg, insert=inserts[learner], following=nexts[learner])
+        # To pull is to wait for the next version, so an actor collects one unroll per version.
+        actors.add("actor", build_unroll_actor, cfg, insert=inserts[learner], pull=nexts[learner])
     add_evaluator(p, cfg, pulls[0])
     return p

@@ -25,13 +25,13 @@ from thespis.architectures.builders import (
 from thespis.architectures.inference_channels import validate_transport
 from thespis.architectures.learners import (
     GroupWiring,
+    QueueConfig,
     ReplayLearnersConfig,
     add_group,
+    add_queue_learner,
     add_replay_learner,
-    build_queue_learner,
-    build_rounds_learner,
 )
-from thespis.core.bounds import Count, CountOrZero
+from thespis.core.bounds import Count
 from thespis.core.config import Experiment, InferenceConfig, Rounds, Unrolls
 from thespis.core.errors import ThespisError
 from thespis.core.program import Placement, Program
@@ -51,12 +51,7 @@ class Config(Experiment):
     algorithm: Algorithm[Unrolls | Rounds | Sequences] = chosen(VTrace)
     inference: InferenceConfig = inline(InferenceConfig)
     group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
-    batch_unrolls: Count = 1
-    """Batch size in unrolls, for algorithms with a queue; each unroll holds all environments of one actor."""
-    queue_capacity: Count = 1
-    """Capacity of the queue in unrolls. A larger queue increases lag."""
-    forced_lag: CountOrZero = 0
-    """Delay weights by N updates, to study lag, for algorithms with a queue."""
+    queue: QueueConfig = inline(QueueConfig)
     publish_every: Count = 1
     """Publish weights every N updates; must be 1 for PPO and TRPO."""
 
@@ -64,13 +59,8 @@ class Config(Experiment):
         super().__post_init__()
         self.group.check(self, equal=True)
         self.inference.check(self, self.actors_per_learner)
+        self.queue.check(self)
         self.algorithm.check_batch(self.actors_per_learner * self.envs_per_actor)
-        queued = (self.batch_unrolls, self.queue_capacity, self.forced_lag) != (1, 1, 0)
-        if queued and self.kind != Unrolls.KIND:
-            raise ThespisError(
-                f"{self.algorithm.name} has no queue of unrolls; leave off --batch-unrolls, --queue-capacity and "
-                "--forced-lag"
-            )
         if self.publish_every != 1 and self.kind == Rounds.KIND:
             raise ThespisError("every round waits for the next version, so --publish-every must stay 1")
 
@@ -95,20 +85,16 @@ def validate(cfg: Config, spaces: Spaces) -> None:
 
 def add_learner(p: Program, cfg: Config, central: Placement, publish: Publish, group: GroupWiring) -> dict[str, Any]:
     """Add a learner and its queue or replay. Returns the insert edge as keyword arguments of `build_inference`."""
-    threaded, every, learners = replace(central, thread=True, replicated=True), cfg.publish_every, cfg.group.learners
+    threaded = replace(central, thread=True)
     if cfg.kind == Sequences.KIND:
-        replay = add_replay(p, cfg, central, cfg.actors_per_learner, learners)
-        add_replay_learner(threaded, cfg, replay, publish, every, group)
+        replay = add_replay(p, cfg, central, cfg.actors_per_learner, cfg.group.learners)
+        add_replay_learner(threaded, cfg, replay, publish, group)
         return {"insert_stream": replay.insert(0)}
     groups, rounds = cfg.inference.groups, cfg.kind == Rounds.KIND  # an unroll holds one group of environments
-    unrolls = groups * (cfg.actors_per_learner if rounds else cfg.batch_unrolls)
-    queue = central.add("queue", roles.Queue, capacity=unrolls if rounds else cfg.queue_capacity * groups)
+    unrolls = groups * (cfg.actors_per_learner if rounds else cfg.queue.batch_unrolls)
+    queue = central.add("queue", roles.Queue, capacity=unrolls if rounds else cfg.queue.queue_capacity * groups)
     sample = queue.edge(roles.Queue.sample, items=unrolls)
-    rest: Any = {"sample": sample, "publish": publish, "unrolls": unrolls, "group": group, "learners": learners}
-    if rounds:
-        threaded.add("learner", build_rounds_learner, cfg, **rest)
-    else:
-        threaded.add("learner", build_queue_learner, cfg, **rest, publish_every=every)
+    add_queue_learner(threaded, cfg, sample, publish, unrolls, group, cfg.publish_every)
     return {"insert": queue.edge(roles.Queue.insert), "lockstep": rounds}
 
 
@@ -119,7 +105,7 @@ def program(cfg: Config) -> Program:
     group, acts, pulls = add_group(p, cfg, cfg.group), [], []
     for learner in cfg.group.indices:
         central = cfg.group.place(p, "learner", learner)
-        weights = add_weights(central, hold_back=cfg.forced_lag)
+        weights = add_weights(central, hold_back=cfg.queue.forced_lag)
         rest: Any = add_learner(p, cfg, central, weights.publish, group) | {"actors": cfg.actors_per_learner}
         inference = central.add("inference", build_inference, cfg, cfg.inference, following=weights.following, **rest)
         acts.append(inference.edge(roles.InferenceServer.act))

@@ -245,7 +245,7 @@ class SequenceBatch(_ReplayRecord):
 
     `inputs`: `[L + T + 1, N]`. `actions`: `[L + T, N, ...]`. `valid`: bool `[L + T, N]`, false where no step was taken:
     in the burn-in of a sequence that starts its episode, and past the end of the episode.
-    `returns`: float32 `[T, N]`, the discounted sum of up to n rewards. `discounts`: float32 `[T, N]`, the factor of the
+    `rewards`: float32 `[T, N]`, the discounted sum of up to n rewards. `discounts`: float32 `[T, N]`, the factor of the
     bootstrap value after them; 0 after a termination. `ahead`: int64 `[T, N]`, the index of the bootstrap observation
     among the last T + 1.
     `versions`: int64 `[L + T, N]`, the packed version of the weights that chose `actions`.
@@ -256,7 +256,7 @@ class SequenceBatch(_ReplayRecord):
 
     inputs: Inputs
     actions: Array
-    returns: Array
+    rewards: Array
     discounts: Array
     ahead: Array
     valid: Array
@@ -265,11 +265,6 @@ class SequenceBatch(_ReplayRecord):
     weights: Array
     keys: Array
     env_steps_at_sample: int
-
-    @property
-    def rewards(self) -> Array:
-        """The n-step returns, under the name that other batches use."""
-        return self.returns
 
     def part(self, start: int, end: int) -> SequenceBatch:
         """Return sequences `start` to `end` as views."""
@@ -283,7 +278,7 @@ class SequenceBatch(_ReplayRecord):
                 map_tree(cut, inputs.obs), cut(inputs.first), cut(inputs.last_action), cut(inputs.last_reward)
             ),
             actions=cut(self.actions),
-            returns=cut(self.returns),
+            rewards=cut(self.rewards),
             discounts=cut(self.discounts),
             ahead=cut(self.ahead),
             valid=cut(self.valid),

@@ -8,7 +8,6 @@ newcomer.
 from __future__ import annotations
 
 import asyncio
-import math
 import zlib
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
@@ -17,15 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thespis.algorithms.updates.flat import decayed
-from thespis.algorithms.updates.optimizers import build_optimizer, clip_gradients, export_state, restore_state
-from thespis.core.budget import Budget, Progress
+from thespis.core.budget import Budget
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.edges import Attend, Combine, JoinGroup, Offer
 from thespis.core.payloads import Combined, Contribution, Member
 from thespis.core.types import Array
 from thespis.exchange.protocol import Left, Replica
+from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 
 _DIGEST_EVERY = 100
 """Updates between two comparisons of the learners' parameters."""
@@ -51,15 +49,12 @@ class AllReduce:
     def __init__(
         self, ctx: Context, cfg: OptimizerConfig, parameters: Sequence[Tensor], budget: Budget, group: GroupEdges
     ) -> None:
-        self._ctx, self._cfg, self._group, self._progress = ctx, cfg, group, Progress(budget, ctx.now)
-        self._parameters = list(parameters)
-        self._optimizer = build_optimizer(cfg, parameters)
+        self._ctx, self._group, self._parameters = ctx, group, list(parameters)
+        self._optimizer = ScheduledOptimizer(ctx, cfg, parameters, budget)
         self._member = Member(ctx.identity.index, ctx.identity.incarnation)
         self._replica: Replica | None = None
         self._attending: asyncio.Future[None] | None = None
-        self._steps = self._batch_steps = 0
-        self._fraction = 0.0
-        self._calls = 0
+        self._batch_steps = self._calls = 0
         self._newcomers = False
         self.leads = False
 
@@ -76,8 +71,8 @@ class AllReduce:
 
     def begin_batch(self, steps: int) -> None:
         """Count the steps of this learner's batch with its first round."""
-        self._fraction, self._batch_steps = self._progress.fraction(self._steps), steps
-        self._calls = 0
+        self._optimizer.fix_rate()
+        self._batch_steps, self._calls = steps, 0
 
     async def end_batch(self) -> None:
         """Give this learner's state to newcomers, if the group asked for it."""
@@ -89,34 +84,19 @@ class AllReduce:
 
     async def apply(self, gradients: list[Tensor] | None, rows: int = 1) -> bool:
         """Apply the mean gradients of all learners; return False if one of them has none, or if they are not finite."""
-        cfg = self._cfg
         flat = None
         if gradients is not None:
             flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
         combined = (await self._combine(gradients=flat, rows=rows)).gradients
-        if combined is None:
-            return False
-        async with self._ctx.work("apply"):
-            mean = _split(combined, self._parameters)
-            norm = clip_gradients(mean, cfg.clip or math.inf)
-            if not math.isfinite(norm):
-                return False
-            rate = decayed(cfg.learning_rate, self._fraction) if cfg.anneal else cfg.learning_rate
-            self._optimizer.step(mean, rate)
-        self._ctx.record("train/grad_norm", norm)
-        self._ctx.record("train/learning_rate", rate)
-        return True
+        return combined is not None and await self._optimizer.apply(_split(combined, self._parameters))
 
     def state(self) -> dict[str, Array]:
         """Return the optimiser state and the progress of the run, for a checkpoint or for another learner."""
-        counted = {"steps": np.array(self._steps), "seconds": np.array(self._progress.seconds)}
-        return export_state(self._optimizer) | counted
+        return self._optimizer.state()
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Load what `state` returned."""
-        restore_state(self._optimizer, arrays)
-        self._steps = int(arrays["steps"])
-        self._progress.seconds = float(arrays["seconds"])
+        self._optimizer.restore(arrays)
 
     async def _combine(
         self, *, gradients: Array | None = None, rows: int = 0, statistics: Array | None = None
@@ -131,15 +111,15 @@ class AllReduce:
             rows=rows,
             statistics=statistics,
             steps=self._batch_steps if first else 0,
-            fraction=self._fraction,
+            fraction=self._optimizer.fraction,
             digest=self._digest() if first and update % _DIGEST_EVERY == 0 else None,
         )
         combined = await self._group.combine(self._member, part)
         if combined is None:
             raise Left
         self._calls += 1
-        self._steps += combined.steps
-        self._fraction = combined.fraction
+        self._optimizer.steps += combined.steps
+        self._optimizer.fraction = combined.fraction
         self.leads = combined.leads
         self._newcomers = self._newcomers or combined.newcomers
         self._ctx.record("group/learners", combined.learners)

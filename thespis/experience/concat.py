@@ -10,7 +10,7 @@ import numpy as np
 
 from thespis.core.types import Inputs, ReplaySample, SequenceBatch
 
-_BY_STEP = {"inputs", "actions", "returns", "discounts", "ahead", "valid", "versions"}
+_BY_STEP = {"inputs", "actions", "rewards", "discounts", "ahead", "valid", "versions"}
 """Fields of `SequenceBatch` with axes [step, sequence]."""
 
 

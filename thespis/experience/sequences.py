@@ -109,11 +109,11 @@ class SequenceWindow:
         """The sequences that start at rows `keys`."""
         walk = self._walk(steps, keys)
         slots = walk.rows % steps.capacity
-        returns, discounts, ahead = self._targets(steps, walk)
+        rewards, discounts, ahead = self._targets(steps, walk)
         return SequenceBatch(
             inputs=self._inputs(steps, walk),
             actions=steps.actions[slots[:-1]],
-            returns=returns,
+            rewards=rewards,
             discounts=discounts,
             ahead=ahead,
             valid=walk.valid,

@@ -42,7 +42,7 @@ class R2D2Update(ValueUpdate):
 
     def gradients(self, batch: SequenceBatch, want_metrics: bool = False) -> Gradients:
         """Gradients of the Huber loss, and new priorities."""
-        bound, steps = self._cfg.huber, len(batch.returns)
+        bound, steps = self._cfg.huber, len(batch.rewards)
         inputs = tensor_inputs(batch.inputs)
         before, learned = _part(inputs, 0, len(batch.valid) - steps), _part(inputs, len(batch.valid) - steps, None)
         state = tuple(as_tensor(part) for part in batch.state)
@@ -53,7 +53,7 @@ class R2D2Update(ValueUpdate):
         all_q = self.network.forward(learned, start).params
         q = all_q[:-1].gather(-1, actions).squeeze(-1)
         with torch.no_grad():
-            returns, discounts, ahead = (as_tensor(part) for part in (batch.returns, batch.discounts, batch.ahead))
+            returns, discounts, ahead = (as_tensor(part) for part in (batch.rewards, batch.discounts, batch.ahead))
             targets = r2d2_targets(returns, discounts, ahead, target_q, all_q if self._cfg.double else target_q)
             errors = (q - targets) * valid
             weights = as_tensor(batch.weights) / len(batch.weights)
