@@ -334,10 +334,14 @@ class ImpalaOwn(ExperimentSettings, total=False):
     forced_lag: int
 
 
-class ImpalaVTrace(ImpalaOwn, LearnersSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class QueueLearnersSettings(LearnersSettings, total=False):
+    preempt: float
 
 
-class ImpalaAPPO(ImpalaOwn, LearnersSettings, APPOSettings, UnrollsSettings, total=False): ...
+class ImpalaVTrace(ImpalaOwn, QueueLearnersSettings, VTraceSettings, UnrollsSettings, total=False): ...
+
+
+class ImpalaAPPO(ImpalaOwn, QueueLearnersSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
 class ParameterServerOwn(ExperimentSettings, total=False):
@@ -402,7 +406,7 @@ class RoundsSettings(TypedDict, total=False):
     unroll_length: int
 
 
-class PpoPPO(PpoOwn, LearnersSettings, PPOSettings, RoundsSettings, total=False): ...
+class PpoPPO(PpoOwn, QueueLearnersSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
 class TRPOSettings(TypedDict, total=False):
@@ -420,7 +424,7 @@ class TRPOSettings(TypedDict, total=False):
     reward: RewardSettings | RewardConfig
 
 
-class PpoTRPO(PpoOwn, LearnersSettings, TRPOSettings, RoundsSettings, total=False): ...
+class PpoTRPO(PpoOwn, QueueLearnersSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 class QtoptOwn(ExperimentSettings, total=False):
@@ -467,7 +471,7 @@ class R2d3Own(ExperimentSettings, total=False):
     demo_ratio: float
 
 
-class R2d3R2D2(R2d3Own, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class R2d3R2D2(R2d3Own, LearnersSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
 class SeedOwn(ExperimentSettings, total=False):
@@ -488,19 +492,24 @@ class InferenceSettings(TypedDict, total=False):
     tls_name: str
 
 
-class SeedVTrace(SeedOwn, InferenceSettings, LearnersSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class SeedLearnersSettings(QueueLearnersSettings, total=False):
+    learners: int
+    learner_timeout: float
 
 
-class SeedAPPO(SeedOwn, InferenceSettings, LearnersSettings, APPOSettings, UnrollsSettings, total=False): ...
+class SeedVTrace(SeedOwn, InferenceSettings, SeedLearnersSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class SeedPPO(SeedOwn, InferenceSettings, LearnersSettings, PPOSettings, RoundsSettings, total=False): ...
+class SeedAPPO(SeedOwn, InferenceSettings, SeedLearnersSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
-class SeedR2D2(SeedOwn, InferenceSettings, LearnersSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class SeedPPO(SeedOwn, InferenceSettings, SeedLearnersSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
-class SeedTRPO(SeedOwn, InferenceSettings, LearnersSettings, TRPOSettings, RoundsSettings, total=False): ...
+class SeedR2D2(SeedOwn, InferenceSettings, SeedLearnersSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+
+
+class SeedTRPO(SeedOwn, InferenceSettings, SeedLearnersSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 @overload

@@ -21,6 +21,12 @@ from thespis.training.trained_run import TrainedRun
 
 pytestmark = pytest.mark.timeout(180)
 SMALL = {"on": "simulation", "actors": 3, "learners": 3, "envs_per_actor": 4, "total_steps": 6_000, "eval_episodes": 0}
+SLOWLY = """
+work: {env_step: {base: [3.0e-3, 5.0e-3]}, learn: {base: 5.0e-3}}
+edges: {default: {latency: 1.0e-3, bandwidth: 1.25e9}}
+start: [0, 0.4]
+"""
+"""The actors are the bottleneck, and do not finish their unrolls at the same time."""
 STATEFUL = {
     "network": {"hidden": [16], "lstm": 8, "normalize_observations": True},
     "reward": {"kind": "none", "normalize": True},
@@ -131,6 +137,43 @@ def test_a_killed_group_forms_again_without_losing_an_update(stage: Stage) -> No
     assert counters(stage.run)["updates"] == max(updates(saved, learner) for learner in range(3))
 
 
+def test_actors_that_wait_for_the_next_version_do_not_wait_for_a_lost_group(stage: Stage) -> None:
+    run = simulate(stage.run, "ppo", faults=("kill group 0 at 0.04",), total_steps=1500, epochs=1)
+    assert run.summary["exit_reason"] == "total_steps"
+    assert_equal(newest(stage.run), 3)
+    assert run.summary["wall_seconds"] < 10, "no learner waited for the rebuilding of a checkpoint"
+
+
+def test_a_slow_learner_does_not_hold_up_the_others_with_preemption(stage: Stage) -> None:
+    """One of four learners gets its experience five times slower: 0.2 of full speed becomes 3.2 / 4 = 0.8 at best."""
+    costs = stage.path / "costs.yaml"
+    costs.write_text(SLOWLY)
+    slow = tuple(f"slow actor {actor} by 5" for actor in range(3, 16, 4))
+    settings = {"actors": 16, "learners": 4, "envs_per_actor": 1, "unroll_length": 16, "network": {"hidden": [8]}}
+    settings |= {"batch_unrolls": 8, "queue_capacity": 8, "cost_model": costs, "total_steps": None, "total_seconds": 4}
+
+    def learned(name: str, **rest: Any) -> int:
+        simulate(stage.path / name, **settings, **rest)
+        return counters(stage.path / name)["learner/steps"]
+
+    full, waiting = learned("full"), learned("waiting", faults=slow)
+    preempted = learned("preempted", faults=slow, preempt=0.75)
+    assert waiting <= 0.3 * full
+    assert preempted >= 0.75 * full
+    assert_equal(newest(stage.path / "preempted"), 4)
+    assert counters(stage.path / "preempted")["group/preempted"] > 20
+
+
+@pytest.mark.parametrize("architecture", ["ppo", "seed"])
+def test_learners_with_preemption_stay_equal(architecture: str, stage: Stage) -> None:
+    algorithm = {"algorithm": "ppo"} if architecture == "seed" else {}
+    settings = {**algorithm, "actors": 4, "learners": 2, "preempt": 0.5, "epochs": 2, "total_steps": 3000}
+    simulate(stage.run, architecture, **settings, faults=("slow actor 2 by 3",))
+    assert_equal(newest(stage.run), 2)
+    found = counters(stage.run)
+    assert found["group/preempted"] > 1 and not {"group/lost", "group/behind", "group/diverged"} & set(found)
+
+
 def test_learners_on_processes_survive_each_other(stage: Stage) -> None:
     words = "--actors 3 --learners 3 --envs-per-actor 4 --eval-episodes 1 --checkpoint-every 1 --report-every 0.1"
     process = stage.start("train", "impala", "--run-dir", stage.run, *words.split(), "--total-steps", 10**9)
@@ -171,6 +214,11 @@ def test_learners_on_processes_survive_each_other(stage: Stage) -> None:
         ("ppo", {"learners": 2, "actors": 2, "target_kl": 0.1}, "--target-kl stops"),
         ("trpo", {"learners": 2, "actors": 2}, "trpo needs a single learner"),
         ("apex", {"learners": 2, "actors": 2, "replay": {"shards": 2}}, "2 replay shards for 1 actors"),
+        ("impala", {"preempt": 0.5}, "give --learners"),
+        ("impala", {"learners": 2, "actors": 2, "preempt": 0.6}, "means all of them; give at most 0.5"),
+        ("impala", {"learners": 2, "actors": 2, "preempt": 0.5}, "a batch is a single unroll"),
+        ("ppo", {"learners": 2, "actors": 4, "preempt": 0.5, "minibatches": 300}, "a batch has only 256 steps"),
+        ("seed", {"learners": 2, "actors": 2, "preempt": 0.5, "algorithm": "r2d2"}, "r2d2 learns from a replay"),
     ],
 )
 def test_what_several_learners_cannot_do_is_refused(

@@ -17,6 +17,7 @@ from thespis.core.context import Identity
 from thespis.core.errors import NonFiniteLoss, ThespisError
 from thespis.core.program import Program
 from thespis.core.types import Array, Inputs, Unroll, Version, VersionedWeights
+from thespis.exchange.protocol import Alone
 from thespis.experience.sources import OnPolicyRounds
 from thespis.roles.learner import Learner
 from thespis.roles.weight_store import WeightStore
@@ -104,7 +105,7 @@ class Once:
     async def close(self) -> None: ...
 
 
-class Parts:
+class Parts(Alone):
     """Divides a batch into `number` parts, of which part `bad` has a loss that is not finite."""
 
     def __init__(self, number: int, bad: int | None) -> None:
@@ -131,10 +132,10 @@ class Parts:
     def begin_batch(self, steps: int) -> None:
         self.counted += steps
 
-    def end_batch(self) -> None:
+    async def end_batch(self) -> None:
         pass
 
-    async def apply(self, gradients: list[torch.Tensor] | None) -> bool:
+    async def apply(self, gradients: list[torch.Tensor] | None, rows: int = 1) -> bool:
         if gradients is None:
             self.asked_in_vain += 1
             return False

@@ -17,7 +17,7 @@ from thespis.architectures.builders import (
     build_local_policy,
     build_unroll_actor,
 )
-from thespis.architectures.learners import LearnersConfig, add_group, build_queue_learner
+from thespis.architectures.learners import QueueLearnersConfig, add_group, build_queue_learner
 from thespis.core.bounds import Count, CountOrZero
 from thespis.core.config import Experiment, Unrolls
 from thespis.core.program import Program
@@ -40,11 +40,12 @@ class Config(Experiment):
     """Capacity of the queue in unrolls. A larger queue increases lag."""
     forced_lag: CountOrZero = 0
     """Delay weights by N updates, to study lag."""
-    group: LearnersConfig = inline(LearnersConfig)
+    group: QueueLearnersConfig = inline(QueueLearnersConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.group.check(self)
+        self.group.check_parts(self, self.batch_unrolls, self.envs_per_actor)
 
 
 def build_actor(ctx: Context, cfg: Config, insert: Insert, pull: Pull) -> roles.Actor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from thespis import roles
 from thespis.architectures.builders import ReplayShards, add_replay, build_worker_network
-from thespis.core.bounds import Positive, RoleCount
+from thespis.core.bounds import Bounds, Positive, RoleCount
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement, Program
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from thespis.core.config import Experiment
     from thespis.core.context import Context
     from thespis.core.edges import Draw, Prioritise, Publish, Sample
+    from thespis.core.types import Version
     from thespis.exchange.protocol import Exchange
+    from thespis.experience.sources import Preemption
     from thespis.networks.policies import PolicyNetwork
     from thespis.roles.learner import Source
 
@@ -61,6 +64,11 @@ class LearnersConfig:
             raise ThespisError(f"--algorithm {cfg.algorithm.name} needs a single learner, because {reason}")
 
     @property
+    def preempt_share(self) -> float:
+        """The share of learners that must have a batch before the others use what they have; 1 if they never do."""
+        return 1.0
+
+    @property
     def indices(self) -> range:
         """The indices of the learners."""
         return range(self.learners)
@@ -85,6 +93,37 @@ class LearnersConfig:
 
 
 @dataclass(frozen=True)
+class QueueLearnersConfig(LearnersConfig):
+    """Several learners, each with its own queue of unrolls."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("preempt",)
+
+    preempt: Annotated[float, Bounds(above=0, most=1)] = 1.0
+    """When this share of the learners has a whole batch, the others use the unrolls that they have, at least one. With
+    1, all wait for whole batches (DD-PPO: 0.6)."""
+
+    @property
+    def preempt_share(self) -> float:
+        """See `LearnersConfig`."""
+        return self.preempt
+
+    def check_parts(self, cfg: Experiment, unrolls: int, environments: int) -> None:
+        """Refuse preemption that can never happen. `unrolls`: of a batch. `environments`: of an unroll."""
+        if self.preempt == 1.0:
+            return
+        if self.learners == 1:
+            raise ThespisError("--preempt is for several learners that wait for each other; give --learners")
+        if math.ceil(self.preempt * self.learners - 1e-9) == self.learners:
+            most = math.floor(100 * (self.learners - 1) / self.learners) / 100
+            raise ThespisError(
+                f"--preempt {self.preempt:g} of {self.learners} learners means all of them; give at most {most:g}"
+            )
+        if unrolls == 1:
+            raise ThespisError("--preempt divides batches, but here a batch is a single unroll; use larger batches")
+        cfg.algorithm.check_batch(environments)
+
+
+@dataclass(frozen=True)
 class ReplayLearnersConfig(LearnersConfig):
     """Several learners, each with its own replay: an equal part of --replay.capacity."""
 
@@ -105,9 +144,22 @@ def add_group(p: Program, cfg: Experiment, learners: LearnersConfig) -> GroupWir
         learners=learners.learners,
         timeout=learners.learner_timeout,
         averages=cfg.algorithm.averages,
+        preempt_share=learners.preempt_share,
     )
     group = roles.LearnerGroup
-    return tuple(handle.edge(method) for method in (group.attend, group.join, group.offer, group.combine))
+    edges = tuple(handle.edge(method) for method in (group.attend, group.join, group.offer, group.combine))
+    return edges if learners.preempt_share == 1.0 else (*edges, handle.edge(group.ready), handle.edge(group.preempt))
+
+
+def build_preemption(ctx: Context, group: GroupWiring, version: Callable[[], Version]) -> Preemption | None:
+    """Preemption for the source of one of several learners; None without `--preempt`."""
+    from thespis.exchange.all_reduce import GroupEdges
+    from thespis.experience.sources import Preemption
+
+    edges = GroupEdges(*group) if group else None
+    if edges is None or edges.ready is None or edges.preempt is None:
+        return None
+    return Preemption(ctx, edges.ready, edges.preempt, version)
 
 
 def build_learner_network(ctx: Context, cfg: Experiment, in_turns: bool = False, learners: int = 1) -> PolicyNetwork:
@@ -161,8 +213,10 @@ def build_queue_learner(
     """A learner that takes `unrolls` unrolls from a queue per update."""
     from thespis.experience.sources import QueueSource
 
-    source, network = QueueSource(ctx, sample, unrolls), build_learner_network(ctx, cfg, learners=learners)
-    return build_central_learner(ctx, cfg, source, network, publish, publish_every, group)
+    source = QueueSource(ctx, sample, unrolls, build_preemption(ctx, group, lambda: learner.version))
+    network = build_learner_network(ctx, cfg, learners=learners)
+    learner = build_central_learner(ctx, cfg, source, network, publish, publish_every, group)
+    return learner
 
 
 def build_rounds_learner(
@@ -177,7 +231,8 @@ def build_rounds_learner(
     """A learner that waits for `unrolls` unrolls of its current version. Actors and learner alternate."""
     from thespis.experience.sources import OnPolicyRounds
 
-    source = OnPolicyRounds(ctx, sample, unrolls, lambda: learner.version)
+    preemption = build_preemption(ctx, group, lambda: learner.version)
+    source = OnPolicyRounds(ctx, sample, unrolls, lambda: learner.version, preemption)
     network = build_learner_network(ctx, cfg, in_turns=True, learners=learners)
     learner = build_central_learner(ctx, cfg, source, network, publish, group=group)
     return learner

@@ -17,7 +17,7 @@ from thespis.architectures.builders import (
     build_local_policy,
     build_unroll_actor,
 )
-from thespis.architectures.learners import LearnersConfig, add_group, build_rounds_learner
+from thespis.architectures.learners import QueueLearnersConfig, add_group, build_rounds_learner
 from thespis.core.bounds import CountOrZero
 from thespis.core.config import Experiment, Rounds
 from thespis.core.errors import ThespisError
@@ -39,7 +39,7 @@ class Config(Experiment):
     """Environments per actor; the actor steps them as one batch."""
     backups: CountOrZero = 0
     """Backup actors: each update drops the unrolls of the N slowest actors of each learner."""
-    group: LearnersConfig = inline(LearnersConfig)
+    group: QueueLearnersConfig = inline(QueueLearnersConfig)
     algorithm: Algorithm[Rounds] = chosen(PPO)
 
     def __post_init__(self) -> None:
@@ -49,6 +49,7 @@ class Config(Experiment):
             of = f"{self.actors} actors" if self.group.learners == 1 else "the actors of each learner"
             raise ThespisError(f"--backups is {self.backups} of {of}; an update must wait for at least one of them")
         self.algorithm.check_batch(self.quorum * self.envs_per_actor)
+        self.group.check_parts(self, self.quorum, self.envs_per_actor)
 
     @property
     def quorum(self) -> int:

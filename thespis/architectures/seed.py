@@ -25,7 +25,7 @@ from thespis.architectures.builders import (
 from thespis.architectures.inference_channels import validate_transport
 from thespis.architectures.learners import (
     GroupWiring,
-    ReplayLearnersConfig,
+    QueueLearnersConfig,
     add_group,
     add_replay_learner,
     build_queue_learner,
@@ -43,6 +43,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class SeedLearnersConfig(QueueLearnersConfig):
+    """Several learners, each with its own queue or replay."""
+
+    FIXED: ClassVar[tuple[str, ...]] = ("learners",)  # a saved replay belongs to one of this many learners
+
+
+@dataclass(frozen=True)
 class Config(Experiment):
     """SEED RL with V-trace or APPO (queue), R2D2 (replay buffer), or PPO or TRPO (on-policy rounds)."""
 
@@ -50,7 +57,7 @@ class Config(Experiment):
 
     algorithm: Algorithm[Unrolls | Rounds | Sequences] = chosen(VTrace)
     inference: InferenceConfig = inline(InferenceConfig)
-    group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
+    group: SeedLearnersConfig = inline(SeedLearnersConfig)
     batch_unrolls: Count = 1
     """Batch size in unrolls, for algorithms with a queue; each unroll holds all environments of one actor."""
     queue_capacity: Count = 1
@@ -65,6 +72,10 @@ class Config(Experiment):
         self.group.check(self, equal=True)
         self.inference.check(self, self.actors_per_learner)
         self.algorithm.check_batch(self.actors_per_learner * self.envs_per_actor)
+        if self.kind == Sequences.KIND and self.group.preempt_share < 1.0:
+            raise ThespisError(f"--preempt is for batches from a queue, but {self.algorithm.name} learns from a replay")
+        unrolls = self.inference.groups * (self.actors_per_learner if self.kind == Rounds.KIND else self.batch_unrolls)
+        self.group.check_parts(self, unrolls, self.envs_per_actor // self.inference.groups)
         queued = (self.batch_unrolls, self.queue_capacity, self.forced_lag) != (1, 1, 0)
         if queued and self.kind != Unrolls.KIND:
             raise ThespisError(
