@@ -15,6 +15,9 @@ from safetensors.numpy import load_file
 
 from thespis import train
 from thespis.core.errors import ThespisError
+from thespis.core.types import Version
+from thespis.exchange import all_reduce
+from thespis.roles import Learner
 from thespis.runs.checkpoints import read_meta, weights_sha256
 from thespis.training.resume import resume
 from thespis.training.trained_run import TrainedRun
@@ -27,6 +30,10 @@ edges: {default: {latency: 1.0e-3, bandwidth: 1.25e9}}
 start: [0, 0.4]
 """
 """The actors are the bottleneck, and do not finish their unrolls at the same time."""
+SEQUENCES = {
+    "unroll_length": 5, "sequence_length": 10, "burn_in": 3, "batch": 8, "target_period": 20, "demo_ratio": 0.25,
+    "replay": {"warm_up": 40, "samples_per_insert": 4.0, "capacity": 1000},
+}  # fmt: skip
 STATEFUL = {
     "network": {"hidden": [16], "lstm": 8, "normalize_observations": True},
     "reward": {"kind": "none", "normalize": True},
@@ -73,8 +80,9 @@ def counters(path: Path) -> dict[str, int]:
         ("apex", {"replay": {"warm_up": 100}, "total_steps": 1500}),
         ("dqn", {"replay": {"warm_up": 100}, "actors": 2, "learners": 2, "total_steps": 1500}),
         ("r2d2", {"replay": {"warm_up": 20}, "total_steps": 2000}),
+        ("r2d3", {"env": "thespis/Lock-v0", "actors": 2, "learners": 2, "total_steps": 800, **SEQUENCES}),
     ],
-    ids=["impala", "appo", "ppo", "seed", "seed-ppo", "apex", "dqn", "r2d2"],
+    ids=["impala", "appo", "ppo", "seed", "seed-ppo", "apex", "dqn", "r2d2", "r2d3"],
 )
 def test_learners_stay_equal_and_a_seed_gives_one_result(
     architecture: str, settings: dict[str, Any], stage: Stage
@@ -89,6 +97,15 @@ def test_learners_stay_equal_and_a_seed_gives_one_result(
     found = counters(runs[0].path)
     assert found["updates"] == max(updates(saved, learner) for learner in range(learners)), "each counts once"
     assert not {name for name in found if name.startswith("group/")}, "nobody was lost, behind or in another state"
+
+
+def test_learners_have_equal_weights_after_each_of_10000_updates(stage: Stage, monkeypatch: Any) -> None:
+    monkeypatch.setattr(all_reduce, "_DIGEST_EVERY", 1)
+    settings = {"network": {"hidden": [8], "normalize_observations": True}, "optimizer": {"anneal": True}}
+    run = simulate(stage.run, envs_per_actor=1, unroll_length=1, total_steps=31_000, **settings)
+    assert run.summary["updates"] >= 10_000
+    assert run.summary["learner_events"] == {}, "`diverged` counts digests that differ"
+    assert_equal(newest(stage.run), 3)
 
 
 def test_a_resumed_run_of_several_learners_equals_the_uninterrupted_one(stage: Stage) -> None:
@@ -116,7 +133,15 @@ def test_a_run_continues_with_another_number_of_learners(learners: int, stage: S
     assert_equal(last, learners)
 
 
-def test_a_killed_learner_loads_the_state_of_another(stage: Stage) -> None:
+def test_a_killed_learner_loads_the_state_of_another(stage: Stage, monkeypatch: Any) -> None:
+    published: dict[str, list[Version]] = {}
+    publish = Learner._share
+
+    async def recorded(learner: Learner) -> None:
+        published.setdefault(learner._name, []).append(learner.version)
+        await publish(learner)
+
+    monkeypatch.setattr(Learner, "_share", recorded)
     run = simulate(stage.run, faults=("kill learner 1 at 0.1",), total_steps=48_000)
     assert run.summary["exit_reason"] == "total_steps"
     found = counters(stage.run)
@@ -126,6 +151,8 @@ def test_a_killed_learner_loads_the_state_of_another(stage: Stage) -> None:
     assert_equal(saved, 3)
     counts = [updates(saved, learner) for learner in range(3)]
     assert max(counts) - min(counts) <= 1, "the replacement takes part"
+    assert all(versions == sorted(versions) for versions in published.values()), "no version goes back"
+    assert published["learner 1"][-1].epoch > published["learner 0"][-1].epoch
     assert found["updates"] == max(counts), "no update was lost with it"
 
 

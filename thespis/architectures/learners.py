@@ -96,8 +96,6 @@ class LearnersConfig:
 class QueueLearnersConfig(LearnersConfig):
     """Several learners, each with its own queue of unrolls."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("preempt",)
-
     preempt: Annotated[float, Bounds(above=0, most=1)] = 1.0
     """When this share of the learners has a whole batch, the others use the unrolls that they have, at least one. With
     1, all wait for whole batches (DD-PPO: 0.6)."""
