@@ -335,10 +335,14 @@ class QueueSettings(TypedDict, total=False):
     forced_lag: int
 
 
-class ImpalaVTrace(ExperimentSettings, QueueSettings, LearnersSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class PreemptionSettings(TypedDict, total=False):
+    preempt: float
 
 
-class ImpalaAPPO(ExperimentSettings, QueueSettings, LearnersSettings, APPOSettings, UnrollsSettings, total=False): ...
+class ImpalaVTrace(ExperimentSettings, QueueSettings, LearnersSettings, PreemptionSettings, VTraceSettings, UnrollsSettings, total=False): ...
+
+
+class ImpalaAPPO(ExperimentSettings, QueueSettings, LearnersSettings, PreemptionSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
 class ParameterServerOwn(ExperimentSettings, total=False):
@@ -403,7 +407,7 @@ class RoundsSettings(TypedDict, total=False):
     unroll_length: int
 
 
-class PpoPPO(PpoOwn, LearnersSettings, PPOSettings, RoundsSettings, total=False): ...
+class PpoPPO(PpoOwn, LearnersSettings, PreemptionSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
 class TRPOSettings(TypedDict, total=False):
@@ -421,7 +425,7 @@ class TRPOSettings(TypedDict, total=False):
     reward: RewardSettings | RewardConfig
 
 
-class PpoTRPO(PpoOwn, LearnersSettings, TRPOSettings, RoundsSettings, total=False): ...
+class PpoTRPO(PpoOwn, LearnersSettings, PreemptionSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 class QtoptOwn(ExperimentSettings, total=False):
@@ -468,7 +472,7 @@ class R2d3Own(ExperimentSettings, total=False):
     demo_ratio: float
 
 
-class R2d3R2D2(R2d3Own, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class R2d3R2D2(R2d3Own, LearnersSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
 class SeedOwn(ExperimentSettings, total=False):
@@ -486,19 +490,19 @@ class InferenceSettings(TypedDict, total=False):
     tls_name: str
 
 
-class SeedVTrace(SeedOwn, InferenceSettings, LearnersSettings, QueueSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class SeedVTrace(SeedOwn, InferenceSettings, LearnersSettings, PreemptionSettings, QueueSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class SeedAPPO(SeedOwn, InferenceSettings, LearnersSettings, QueueSettings, APPOSettings, UnrollsSettings, total=False): ...
+class SeedAPPO(SeedOwn, InferenceSettings, LearnersSettings, PreemptionSettings, QueueSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
-class SeedPPO(SeedOwn, InferenceSettings, LearnersSettings, QueueSettings, PPOSettings, RoundsSettings, total=False): ...
+class SeedPPO(SeedOwn, InferenceSettings, LearnersSettings, PreemptionSettings, QueueSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
-class SeedR2D2(SeedOwn, InferenceSettings, LearnersSettings, QueueSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class SeedR2D2(SeedOwn, InferenceSettings, LearnersSettings, PreemptionSettings, QueueSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
-class SeedTRPO(SeedOwn, InferenceSettings, LearnersSettings, QueueSettings, TRPOSettings, RoundsSettings, total=False): ...
+class SeedTRPO(SeedOwn, InferenceSettings, LearnersSettings, PreemptionSettings, QueueSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 @overload

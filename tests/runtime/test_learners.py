@@ -15,12 +15,25 @@ from safetensors.numpy import load_file
 
 from thespis import train
 from thespis.core.errors import ThespisError
+from thespis.core.types import Version
+from thespis.exchange import all_reduce
+from thespis.roles import Learner
 from thespis.runs.checkpoints import read_meta, weights_sha256
 from thespis.training.resume import resume
 from thespis.training.trained_run import TrainedRun
 
 pytestmark = pytest.mark.timeout(180)
 SMALL = {"on": "simulation", "actors": 3, "learners": 3, "envs_per_actor": 4, "total_steps": 6_000, "eval_episodes": 0}
+SLOWLY = """
+work: {env_step: {base: [3.0e-3, 5.0e-3]}, learn: {base: 5.0e-3}}
+edges: {default: {latency: 1.0e-3, bandwidth: 1.25e9}}
+start: [0, 0.4]
+"""
+"""The actors are the bottleneck, and do not finish their unrolls at the same time."""
+SEQUENCES = {
+    "unroll_length": 5, "sequence_length": 10, "burn_in": 3, "batch": 8, "target_period": 20, "demo_ratio": 0.25,
+    "replay": {"warm_up": 40, "samples_per_insert": 4.0, "capacity": 1000},
+}  # fmt: skip
 STATEFUL = {
     "network": {"hidden": [16], "lstm": 8, "normalize_observations": True},
     "reward": {"kind": "none", "normalize": True},
@@ -67,8 +80,9 @@ def counters(path: Path) -> dict[str, int]:
         ("apex", {"replay": {"warm_up": 100}, "total_steps": 1500}),
         ("dqn", {"replay": {"warm_up": 100}, "actors": 2, "learners": 2, "total_steps": 1500}),
         ("r2d2", {"replay": {"warm_up": 20}, "total_steps": 2000}),
+        ("r2d3", {"env": "thespis/Lock-v0", "actors": 2, "learners": 2, "total_steps": 800, **SEQUENCES}),
     ],
-    ids=["impala", "appo", "ppo", "seed", "seed-ppo", "apex", "dqn", "r2d2"],
+    ids=["impala", "appo", "ppo", "seed", "seed-ppo", "apex", "dqn", "r2d2", "r2d3"],
 )
 def test_learners_stay_equal_and_a_seed_gives_one_result(
     architecture: str, settings: dict[str, Any], stage: Stage
@@ -83,6 +97,15 @@ def test_learners_stay_equal_and_a_seed_gives_one_result(
     found = counters(runs[0].path)
     assert found["updates"] == max(updates(saved, learner) for learner in range(learners)), "each counts once"
     assert not {name for name in found if name.startswith("group/")}, "nobody was lost, behind or in another state"
+
+
+def test_learners_have_equal_weights_after_each_of_10000_updates(stage: Stage, monkeypatch: Any) -> None:
+    monkeypatch.setattr(all_reduce, "_DIGEST_EVERY", 1)
+    settings = {"network": {"hidden": [8], "normalize_observations": True}, "optimizer": {"anneal": True}}
+    run = simulate(stage.run, envs_per_actor=1, unroll_length=1, total_steps=31_000, **settings)
+    assert run.summary["updates"] >= 10_000
+    assert run.summary["learner_events"] == {}, "`diverged` counts digests that differ"
+    assert_equal(newest(stage.run), 3)
 
 
 def test_a_resumed_run_of_several_learners_equals_the_uninterrupted_one(stage: Stage) -> None:
@@ -110,7 +133,15 @@ def test_a_run_continues_with_another_number_of_learners(learners: int, stage: S
     assert_equal(last, learners)
 
 
-def test_a_killed_learner_loads_the_state_of_another(stage: Stage) -> None:
+def test_a_killed_learner_loads_the_state_of_another(stage: Stage, monkeypatch: Any) -> None:
+    published: dict[str, list[Version]] = {}
+    publish = Learner._share
+
+    async def recorded(learner: Learner) -> None:
+        published.setdefault(learner._name, []).append(learner.version)
+        await publish(learner)
+
+    monkeypatch.setattr(Learner, "_share", recorded)
     run = simulate(stage.run, faults=("kill learner 1 at 0.1",), total_steps=48_000)
     assert run.summary["exit_reason"] == "total_steps"
     found = counters(stage.run)
@@ -120,6 +151,8 @@ def test_a_killed_learner_loads_the_state_of_another(stage: Stage) -> None:
     assert_equal(saved, 3)
     counts = [updates(saved, learner) for learner in range(3)]
     assert max(counts) - min(counts) <= 1, "the replacement takes part"
+    assert all(versions == sorted(versions) for versions in published.values()), "no version goes back"
+    assert published["learner 1"][-1].epoch > published["learner 0"][-1].epoch
     assert found["updates"] == max(counts), "no update was lost with it"
 
 
@@ -129,6 +162,43 @@ def test_a_killed_group_forms_again_without_losing_an_update(stage: Stage) -> No
     saved = newest(stage.run)
     assert_equal(saved, 3)
     assert counters(stage.run)["updates"] == max(updates(saved, learner) for learner in range(3))
+
+
+def test_actors_that_wait_for_the_next_version_do_not_wait_for_a_lost_group(stage: Stage) -> None:
+    run = simulate(stage.run, "ppo", faults=("kill group 0 at 0.04",), total_steps=1500, epochs=1)
+    assert run.summary["exit_reason"] == "total_steps"
+    assert_equal(newest(stage.run), 3)
+    assert run.summary["wall_seconds"] < 10, "no learner waited for the rebuilding of a checkpoint"
+
+
+def test_a_slow_learner_does_not_hold_up_the_others_with_preemption(stage: Stage) -> None:
+    """One of four learners gets its experience five times slower: 0.2 of full speed becomes 3.2 / 4 = 0.8 at best."""
+    costs = stage.path / "costs.yaml"
+    costs.write_text(SLOWLY)
+    slow = tuple(f"slow actor {actor} by 5" for actor in range(3, 16, 4))
+    settings = {"actors": 16, "learners": 4, "envs_per_actor": 1, "unroll_length": 16, "network": {"hidden": [8]}}
+    settings |= {"batch_unrolls": 8, "queue_capacity": 8, "cost_model": costs, "total_steps": None, "total_seconds": 4}
+
+    def learned(name: str, **rest: Any) -> int:
+        simulate(stage.path / name, **settings, **rest)
+        return counters(stage.path / name)["learner/steps"]
+
+    full, waiting = learned("full"), learned("waiting", faults=slow)
+    preempted = learned("preempted", faults=slow, preempt=0.75)
+    assert waiting <= 0.3 * full
+    assert preempted >= 0.75 * full
+    assert_equal(newest(stage.path / "preempted"), 4)
+    assert counters(stage.path / "preempted")["group/preempted"] > 20
+
+
+@pytest.mark.parametrize("architecture", ["ppo", "seed"])
+def test_learners_with_preemption_stay_equal(architecture: str, stage: Stage) -> None:
+    algorithm = {"algorithm": "ppo"} if architecture == "seed" else {}
+    settings = {**algorithm, "actors": 4, "learners": 2, "preempt": 0.5, "epochs": 2, "total_steps": 3000}
+    simulate(stage.run, architecture, **settings, faults=("slow actor 2 by 3",))
+    assert_equal(newest(stage.run), 2)
+    found = counters(stage.run)
+    assert found["group/preempted"] > 1 and not {"group/lost", "group/behind", "group/diverged"} & set(found)
 
 
 def test_learners_on_processes_survive_each_other(stage: Stage) -> None:
@@ -171,6 +241,11 @@ def test_learners_on_processes_survive_each_other(stage: Stage) -> None:
         ("ppo", {"learners": 2, "actors": 2, "target_kl": 0.1}, "--target-kl stops"),
         ("trpo", {"learners": 2, "actors": 2}, "trpo needs a single learner"),
         ("apex", {"learners": 2, "actors": 2, "replay": {"shards": 2}}, "2 replay shards for 1 actors"),
+        ("impala", {"preempt": 0.5}, "give --learners"),
+        ("impala", {"learners": 2, "actors": 2, "preempt": 0.6}, "means all of them; give at most 0.5"),
+        ("impala", {"learners": 2, "actors": 2, "preempt": 0.5}, "a batch is a single unroll"),
+        ("ppo", {"learners": 2, "actors": 4, "preempt": 0.5, "minibatches": 300}, "a batch has only 256 steps"),
+        ("seed", {"learners": 2, "actors": 2, "preempt": 0.5, "algorithm": "r2d2"}, "r2d2 learns from a replay"),
     ],
 )
 def test_what_several_learners_cannot_do_is_refused(

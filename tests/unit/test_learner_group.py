@@ -259,6 +259,36 @@ def test_a_restarted_group_knows_nobody() -> None:
     play(scene())
 
 
+def test_newcomers_form_a_group_when_the_only_member_is_gone() -> None:
+    async def scene() -> None:
+        made, ctx = group()
+        running = asyncio.create_task(made.run())
+        calls = [asyncio.create_task(made.join(member(index), update, 7)) for index, update in enumerate((9, 5))]
+        alive = asyncio.create_task(made.attend(member(0)))
+        await settle()
+        assert calls[0].done() and not calls[1].done()
+        alive.cancel()  # before it gave its state to the other
+        await settle()
+        ctx.time += 2 * TIMEOUT
+        await settle()
+        assert calls[1].result() == Admission(None, newcomers=False)
+        running.cancel()
+
+    play(scene())
+
+
+def test_a_newcomer_whose_call_was_cancelled_is_left_out() -> None:
+    async def scene() -> None:
+        made, _ = group()
+        await entered(made, 0, 1)
+        lost = asyncio.create_task(made.join(member(2), 0, 7))
+        await settle()
+        lost.cancel()
+        await made.offer(member(0), ({}, {"updates": 1}))  # before the end of the process is known
+
+    play(scene())
+
+
 def test_a_group_that_waits_for_nobody_is_refused() -> None:
     p = Program("test")
     p.at().add("group", LearnerGroup, learners=2, timeout=1.0, averages=True)

@@ -17,6 +17,7 @@ from thespis.core.context import Identity
 from thespis.core.errors import NonFiniteLoss, ThespisError
 from thespis.core.program import Program
 from thespis.core.types import Array, Inputs, Unroll, Version, VersionedWeights
+from thespis.exchange.protocol import Alone, Left
 from thespis.experience.sources import OnPolicyRounds
 from thespis.roles.learner import Learner
 from thespis.roles.weight_store import WeightStore
@@ -104,13 +105,8 @@ class Once:
     async def close(self) -> None: ...
 
 
-class Parts:
-    """Divides a batch into `number` parts, of which part `bad` has a loss that is not finite.
-
-    It is the update and the exchange of a learner in one object.
-    """
-
-    shared, leads = False, True
+class Parts(Alone):
+    """Divides a batch into `number` parts, of which part `bad` has a loss that is not finite."""
 
     def __init__(self, number: int, bad: int | None) -> None:
         self._number, self._bad = number, bad
@@ -139,7 +135,7 @@ class Parts:
     async def end_batch(self) -> None:
         pass
 
-    async def apply(self, gradients: list[torch.Tensor] | None, rows: int) -> bool:
+    async def apply(self, gradients: list[torch.Tensor] | None, rows: int = 1) -> bool:
         if gradients is None:
             self.asked_in_vain += 1
             return False
@@ -161,6 +157,30 @@ def test_several_steps_are_one_update(bad: int | None, made: int) -> None:
     counters = ctx.take_report().counters
     assert counters.get("dropped/non_finite_batches", 0) == (bad is not None)
     assert counters["learner/steps"] == 2 and parts.observed == (bad is None)
+
+
+class Leaves(Parts):
+    """The other learners went on during part `left`."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__(3, None)
+        self._left = left
+
+    async def apply(self, gradients: list[torch.Tensor] | None, rows: int = 1) -> bool:
+        if len(self.applied) == self._left:
+            raise Left
+        return await super().apply(gradients, rows)
+
+
+@pytest.mark.parametrize(("left", "updates"), [(0, 0), (2, 1)])
+def test_a_part_of_an_update_makes_a_version_of_its_own(left: int, updates: int) -> None:
+    """Otherwise its actors would wait for a newer version, although their unrolls are used up."""
+    update: Any = Leaves(left)
+    publish: Any = None
+    learner = Learner(context(), Once(), update, update, publish)
+    with pytest.raises(Left):
+        asyncio.run(learner.learn(unroll(Version(2, 0))))
+    assert learner.updates == updates
 
 
 def test_a_barrier_that_too_few_could_pass_is_refused() -> None:

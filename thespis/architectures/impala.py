@@ -11,7 +11,13 @@ from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import add_evaluator, add_weights, build_unroll_actor
-from thespis.architectures.learners import LearnersConfig, QueueConfig, add_group, add_queue_learner
+from thespis.architectures.learners import (
+    LearnersConfig,
+    PreemptionConfig,
+    QueueConfig,
+    add_group,
+    add_queue_learner,
+)
 from thespis.core.config import Experiment, Unrolls
 from thespis.core.program import Program
 from thespis.core.settings import inline
@@ -24,16 +30,18 @@ class Config(Experiment):
     algorithm: Algorithm[Unrolls] = chosen(VTrace)
     queue: QueueConfig = inline(QueueConfig)
     group: LearnersConfig = inline(LearnersConfig)
+    preemption: PreemptionConfig = inline(PreemptionConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.group.check(self)
+        self.preemption.check(self, self.group.learners, self.queue.batch_unrolls, self.envs_per_actor)
 
 
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own actors."""
     p, unrolls = Program("impala"), cfg.queue.batch_unrolls
-    group, inserts, pulls = add_group(p, cfg, cfg.group), [], []
+    group, inserts, pulls = add_group(p, cfg, cfg.group, cfg.preemption.preempt), [], []
     for learner in cfg.group.indices:
         with_learner = cfg.group.place(p, "learner", learner)
         queue = with_learner.add("queue", roles.Queue, capacity=cfg.queue.queue_capacity)

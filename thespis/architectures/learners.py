@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from thespis import roles
 from thespis.architectures.builders import ReplayShards, add_replay, build_worker_network
-from thespis.core.bounds import Count, CountOrZero, Positive, RoleCount
+from thespis.core.bounds import Bounds, Count, CountOrZero, Positive, RoleCount
 from thespis.core.config import Rounds, Unrolls
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement, Program
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from thespis.core.config import Experiment
     from thespis.core.context import Context
     from thespis.core.edges import Draw, Prioritise, Publish, Sample
+    from thespis.core.types import Version
     from thespis.exchange.protocol import Exchange
+    from thespis.experience.sources import Preemption
     from thespis.networks.policies import PolicyNetwork
     from thespis.roles.learner import Source
 
@@ -113,12 +116,41 @@ class QueueConfig:
             )
 
 
+@dataclass(frozen=True)
+class PreemptionConfig:
+    """What several learners do when some of them have no whole batch yet."""
+
+    preempt: Annotated[float, Bounds(above=0, most=1)] = 1.0
+    """When this share of the learners has a whole batch, the others use the unrolls that they have, at least one. With
+    1, all wait for whole batches (DD-PPO: 0.6)."""
+
+    def check(self, cfg: Experiment, learners: int, unrolls: int, environments: int) -> None:
+        """Refuse preemption that can never happen. `unrolls`: of a batch. `environments`: of an unroll."""
+        if self.preempt == 1.0:
+            return
+        if cfg.algorithm.items.KIND not in (Unrolls.KIND, Rounds.KIND):
+            raise ThespisError(f"--preempt is for batches from a queue, but {cfg.algorithm.name} learns from a replay")
+        if learners == 1:
+            raise ThespisError("--preempt is for several learners that wait for each other; give --learners")
+        if math.ceil(self.preempt * learners - 1e-9) == learners:
+            most = math.floor(100 * (learners - 1) / learners) / 100
+            raise ThespisError(
+                f"--preempt {self.preempt:g} of {learners} learners means all of them; give at most {most:g}"
+            )
+        if unrolls == 1:
+            raise ThespisError("--preempt divides batches, but here a batch is a single unroll; use larger batches")
+        cfg.algorithm.check_batch(environments)
+
+
 GroupWiring = tuple[Any, ...]
 """The edges from a learner to its group, in the order of `GroupEdges`; empty for a single learner."""
 
 
-def add_group(p: Program, cfg: Experiment, learners: LearnersConfig) -> GroupWiring:
-    """Add the group of several learners, in its own process, so that it outlives each of them."""
+def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: float = 1.0) -> GroupWiring:
+    """Add the group of several learners, in its own process, so that it outlives each of them.
+
+    `preempt`: see `PreemptionConfig`.
+    """
     if learners.learners == 1:
         return ()
     handle: Handle[roles.LearnerGroup] = p.at(colocate="group", cpus=0, restarts=3).add(
@@ -127,9 +159,22 @@ def add_group(p: Program, cfg: Experiment, learners: LearnersConfig) -> GroupWir
         learners=learners.learners,
         timeout=learners.learner_timeout,
         averages=cfg.algorithm.averages,
+        preempt_share=preempt,
     )
     group = roles.LearnerGroup
-    return tuple(handle.edge(method) for method in (group.attend, group.join, group.offer, group.combine))
+    edges = tuple(handle.edge(method) for method in (group.attend, group.join, group.offer, group.combine))
+    return edges if preempt == 1.0 else (*edges, handle.edge(group.ready), handle.edge(group.preempt))
+
+
+def build_preemption(ctx: Context, group: GroupWiring, version: Callable[[], Version]) -> Preemption | None:
+    """Preemption for the source of one of several learners; None without `--preempt`."""
+    from thespis.exchange.all_reduce import GroupEdges
+    from thespis.experience.sources import Preemption
+
+    edges = GroupEdges(*group) if group else None
+    if edges is None or edges.ready is None or edges.preempt is None:
+        return None
+    return Preemption(ctx, edges.ready, edges.preempt, version)
 
 
 def build_learner_network(ctx: Context, cfg: Experiment, in_turns: bool = False, learners: int = 1) -> PolicyNetwork:
@@ -188,9 +233,10 @@ def build_queue_learner(
     from thespis.experience.sources import OnPolicyRounds, QueueSource
 
     rounds = cfg.algorithm.items.KIND == Rounds.KIND
-    source: Source = QueueSource(ctx, sample, unrolls)
+    preemption = build_preemption(ctx, group, lambda: learner.version)
+    source: Source = QueueSource(ctx, sample, unrolls, preemption)
     if rounds:
-        source = OnPolicyRounds(ctx, sample, unrolls, lambda: learner.version)
+        source = OnPolicyRounds(ctx, sample, unrolls, lambda: learner.version, preemption)
     network = build_learner_network(ctx, cfg, in_turns=rounds, learners=learners)
     learner = build_central_learner(ctx, cfg, source, network, publish, publish_every, group)
     return learner

@@ -11,7 +11,7 @@ from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.ppo import PPO
 from thespis.architectures.builders import add_evaluator, add_weights, build_unroll_actor
-from thespis.architectures.learners import LearnersConfig, add_group, add_queue_learner
+from thespis.architectures.learners import LearnersConfig, PreemptionConfig, add_group, add_queue_learner
 from thespis.core.bounds import CountOrZero
 from thespis.core.config import Experiment, Rounds
 from thespis.core.errors import ThespisError
@@ -30,6 +30,7 @@ class Config(Experiment):
     backups: CountOrZero = 0
     """Backup actors: each update drops the unrolls of the N slowest actors of each learner."""
     group: LearnersConfig = inline(LearnersConfig)
+    preemption: PreemptionConfig = inline(PreemptionConfig)
     algorithm: Algorithm[Rounds] = chosen(PPO)
 
     def __post_init__(self) -> None:
@@ -39,6 +40,7 @@ class Config(Experiment):
             of = f"{self.actors} actors" if self.group.learners == 1 else "the actors of each learner"
             raise ThespisError(f"--backups is {self.backups} of {of}; an update must wait for at least one of them")
         self.algorithm.check_batch(self.quorum * self.envs_per_actor)
+        self.preemption.check(self, self.group.learners, self.quorum, self.envs_per_actor)
 
     @property
     def quorum(self) -> int:
@@ -49,7 +51,7 @@ class Config(Experiment):
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own actors."""
     p = Program("ppo")
-    group, inserts, pulls, nexts = add_group(p, cfg, cfg.group), [], [], []
+    group, inserts, pulls, nexts = add_group(p, cfg, cfg.group, cfg.preemption.preempt), [], [], []
     # Queue, store and learner share a process, so that they fail together. If the queue alone died with an unroll,
     # its actor would wait for a version that the learner cannot compute without this unroll.
     for learner in cfg.group.indices:

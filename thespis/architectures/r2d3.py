@@ -8,7 +8,7 @@ actor xN --unroll, state--> replay --sequences by priority--> learner --weights-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -17,17 +17,24 @@ from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.r2d2 import R2D2, Sequences
 from thespis.architectures.builders import (
     add_evaluator,
-    add_replay,
     add_replay_actor,
     add_weights,
     validate_replay,
 )
 from thespis.architectures.demonstrations import build_demonstrations, validate_demonstrations
-from thespis.architectures.learners import build_central_learner, build_learner_network
+from thespis.architectures.learners import (
+    GroupWiring,
+    ReplayLearnersConfig,
+    add_group,
+    add_own_replay,
+    build_central_learner,
+    build_learner_network,
+)
 from thespis.core.bounds import Bounds, Count
 from thespis.core.config import Experiment
 from thespis.core.errors import ThespisError
 from thespis.core.program import Program
+from thespis.core.settings import inline
 from thespis.core.user_code import Spec
 
 if TYPE_CHECKING:
@@ -57,7 +64,12 @@ class Config(Experiment):
     demo_ratio: Annotated[float, Bounds(least=0, below=1)] = 1 / 16
     """Demo ratio: probability that a sequence of a batch is a demonstration (paper: 1/256 was best, with 256 actors).
     It must be below 1, because the actors would otherwise wait forever."""
+    group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
     algorithm: Algorithm[Sequences] = chosen(R2D2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.group.check(self)
 
 
 def validate(cfg: Config, spaces: Spaces) -> None:
@@ -76,44 +88,50 @@ def build_learner(
     cfg: Config,
     samples: Sequence[Draw],
     prioritise: Sequence[Prioritise],
-    sample_demos: Draw,
-    prioritise_demos: Prioritise | None,
+    demos: tuple[Draw, Prioritise | None],
     publish: Publish,
+    group: GroupWiring = (),
 ) -> roles.Learner:
     """A learner that mixes sequences of the replay with demonstrations."""
     from thespis.experience.mixing import MixedSource, Origin
 
-    network, items = build_learner_network(ctx, cfg), cfg.algorithm.items
+    network, items = build_learner_network(ctx, cfg, learners=cfg.group.learners), cfg.algorithm.items
     replay_ratio = (1.0 - cfg.demo_ratio) / len(samples)
     shards = [Origin(replay_ratio, *edges) for edges in zip_longest(samples, prioritise)]
-    demos = Origin(cfg.demo_ratio, sample_demos, prioritise_demos)
+    demonstrations = Origin(cfg.demo_ratio, *demos)
 
     def initial_state(number: int) -> Any:
         """The initial state of demonstrations, which store no recurrent state."""
         return tuple(part.numpy() for part in network.initial_state(number))
 
-    source = MixedSource(ctx, [*shards, demos], items.batch, items.batches_per_draw, initial_state)
-    return build_central_learner(ctx, cfg, source, network, publish, cfg.publish_every)
+    source = MixedSource(ctx, [*shards, demonstrations], items.batch, items.batches_per_draw, initial_state)
+    return build_central_learner(ctx, cfg, source, network, publish, cfg.publish_every, group)
 
 
 def program(cfg: Config) -> Program:
-    """Wire the figure above."""
+    """Wire the figure above, once for each learner; each has its own replay, demonstrations and actors."""
     p = Program("r2d3")
-    replay = add_replay(p, cfg)
-    storage = p.at(process="storage", colocate="learner", restarts=3)
-    weights = add_weights(storage)
-    demos = storage.add("demonstrations", build_demonstrations, cfg)
-    p.at(colocate="learner", restarts=3).add(
-        "learner",
-        build_learner,
-        cfg,
-        samples=replay.samples,
-        prioritise=replay.priorities,
-        sample_demos=demos.edge(roles.Demonstrations.sample),
-        prioritise_demos=demos.edge(roles.Demonstrations.prioritise) if replay.priorities else None,
-        publish=weights.publish,
-    )
+    group, replays, pulls = add_group(p, cfg, cfg.group), [], []
+    for learner in cfg.group.indices:
+        replay = add_own_replay(p, cfg, learner)
+        storage = cfg.group.place(p, "storage", learner)
+        weights = add_weights(storage)
+        demos = storage.add("demonstrations", build_demonstrations, cfg)
+        prioritise = demos.edge(roles.Demonstrations.prioritise) if replay.priorities else None
+        replace(cfg.group.place(p, None, learner), replicated=True).add(
+            "learner",
+            build_learner,
+            cfg,
+            samples=replay.samples,
+            prioritise=replay.priorities,
+            demos=(demos.edge(roles.Demonstrations.sample), prioritise),
+            publish=weights.publish,
+            group=group,
+        )
+        replays.append(replay)
+        pulls.append(weights.pull)
     for actor in range(cfg.actors):
-        add_replay_actor(p, cfg, replay, weights.pull, actor)
-    add_evaluator(p, cfg, weights.pull)
+        learner = cfg.group.learner_of(actor)
+        add_replay_actor(p, cfg, replays[learner], pulls[learner], actor)
+    add_evaluator(p, cfg, pulls[0])
     return p

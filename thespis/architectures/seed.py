@@ -25,6 +25,7 @@ from thespis.architectures.builders import (
 from thespis.architectures.inference_channels import validate_transport
 from thespis.architectures.learners import (
     GroupWiring,
+    PreemptionConfig,
     QueueConfig,
     ReplayLearnersConfig,
     add_group,
@@ -51,6 +52,7 @@ class Config(Experiment):
     algorithm: Algorithm[Unrolls | Rounds | Sequences] = chosen(VTrace)
     inference: InferenceConfig = inline(InferenceConfig)
     group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
+    preemption: PreemptionConfig = inline(PreemptionConfig)
     queue: QueueConfig = inline(QueueConfig)
     publish_every: Count = 1
     """Publish weights every N updates; must be 1 for PPO and TRPO."""
@@ -61,6 +63,7 @@ class Config(Experiment):
         self.inference.check(self, self.actors_per_learner)
         self.queue.check(self)
         self.algorithm.check_batch(self.actors_per_learner * self.envs_per_actor)
+        self.preemption.check(self, self.group.learners, self.unrolls, self.envs_per_actor // self.inference.groups)
         if self.publish_every != 1 and self.kind == Rounds.KIND:
             raise ThespisError("every round waits for the next version, so --publish-every must stay 1")
 
@@ -68,6 +71,13 @@ class Config(Experiment):
     def actors_per_learner(self) -> int:
         """Number of actors of each learner and inference server."""
         return self.actors // self.group.learners
+
+    @property
+    def unrolls(self) -> int:
+        """Number of unrolls per update of one learner; each holds one group of environments."""
+        return self.inference.groups * (
+            self.actors_per_learner if self.kind == Rounds.KIND else self.queue.batch_unrolls
+        )
 
     @property
     def kind(self) -> str:
@@ -90,11 +100,10 @@ def add_learner(p: Program, cfg: Config, central: Placement, publish: Publish, g
         replay = add_replay(p, cfg, central, cfg.actors_per_learner, cfg.group.learners)
         add_replay_learner(threaded, cfg, replay, publish, group)
         return {"insert_stream": replay.insert(0)}
-    groups, rounds = cfg.inference.groups, cfg.kind == Rounds.KIND  # an unroll holds one group of environments
-    unrolls = groups * (cfg.actors_per_learner if rounds else cfg.queue.batch_unrolls)
-    queue = central.add("queue", roles.Queue, capacity=unrolls if rounds else cfg.queue.queue_capacity * groups)
-    sample = queue.edge(roles.Queue.sample, items=unrolls)
-    add_queue_learner(threaded, cfg, sample, publish, unrolls, group, cfg.publish_every)
+    rounds, capacity = cfg.kind == Rounds.KIND, cfg.inference.groups * cfg.queue.queue_capacity
+    queue = central.add("queue", roles.Queue, capacity=cfg.unrolls if rounds else capacity)
+    sample = queue.edge(roles.Queue.sample, items=cfg.unrolls)
+    add_queue_learner(threaded, cfg, sample, publish, cfg.unrolls, group, cfg.publish_every)
     return {"insert": queue.edge(roles.Queue.insert), "lockstep": rounds}
 
 
@@ -102,7 +111,7 @@ def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; inference server, storage and learner share one process."""
     p = Program("seed")
     cfg = replace(cfg, inference=cfg.inference.absolute())
-    group, acts, pulls = add_group(p, cfg, cfg.group), [], []
+    group, acts, pulls = add_group(p, cfg, cfg.group, cfg.preemption.preempt), [], []
     for learner in cfg.group.indices:
         central = cfg.group.place(p, "learner", learner)
         weights = add_weights(central, hold_back=cfg.queue.forced_lag)

@@ -194,6 +194,18 @@ class Combine(Named, Protocol):
     def __call__(self, member: Member, part: Contribution, /) -> Awaitable[Combined | None]: ...
 
 
+class HasBatch(Named, Protocol):
+    """Tell a group of learners that this one has a whole batch for an update."""
+
+    def __call__(self, member: Member, update: int, /) -> Awaitable[None]: ...
+
+
+class Preempt(Named, Protocol):
+    """Wait until enough learners of a group have a batch for an update."""
+
+    def __call__(self, member: Member, update: int, /) -> Awaitable[None]: ...
+
+
 class PlaceOrder(Named, Protocol[RequestT, ResultT, OrderT]):
     """Send the result of one unit of work to a coordinator; returns the next unit."""
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from thespis.core.budget import Budget
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
-from thespis.core.edges import Attend, Combine, JoinGroup, Offer
+from thespis.core.edges import Attend, Combine, HasBatch, JoinGroup, Offer, Preempt
 from thespis.core.payloads import Combined, Contribution, Member
 from thespis.core.types import Array
 from thespis.exchange.protocol import Left, Replica
@@ -36,6 +36,8 @@ class GroupEdges(NamedTuple):
     join: JoinGroup
     offer: Offer
     combine: Combine
+    ready: HasBatch | None = None
+    preempt: Preempt | None = None
 
 
 class AllReduce:
@@ -63,7 +65,7 @@ class AllReduce:
         self._replica = replica
         if self._attending is None:
             self._attending = self._ctx.ahead(self._attend())
-        admission = await self._group.join(self._member, replica.updates, self._digest())
+        admission = await self._group.join(self._member, replica.updates, _digest_of(replica))
         if admission.state is not None:
             replica.restore(*admission.state)
         self._calls, self.leads, self._newcomers = 0, False, admission.newcomers
@@ -142,6 +144,16 @@ class AllReduce:
         for parameter in self._parameters:
             digest = zlib.crc32(parameter.detach().contiguous().numpy().data, digest)
         return digest
+
+
+def _digest_of(replica: Replica) -> int:
+    """A digest of everything in which equal learners are equal: all arrays of their state but the clock."""
+    arrays, _ = replica.state()
+    digest = 0
+    for name in sorted(arrays):
+        if not name.endswith("/seconds"):
+            digest = zlib.crc32(np.ascontiguousarray(arrays[name]).data, digest)
+    return digest
 
 
 def _split(flat: Array, like: Sequence[Tensor]) -> list[Tensor]:

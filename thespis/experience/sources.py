@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from thespis.core.context import Context
-from thespis.core.edges import Draw, InsertStream, Prioritise, Sample
+from thespis.core.context import Context, Waiting
+from thespis.core.edges import Draw, HasBatch, InsertStream, Preempt, Prioritise, Sample
+from thespis.core.payloads import Member
 from thespis.core.types import Array, ReplaySample, Stream, Unroll, Version
 from thespis.experience.concat import concat_batches
 from thespis.experience.writers import concatenate
@@ -20,12 +22,14 @@ class QueueSource:
     So the learner seldom waits for a message, at the cost of one update of lag.
     """
 
-    def __init__(self, ctx: Context, sample: Sample, items: int) -> None:
-        self._ctx, self._sample, self._items = ctx, sample, items
+    def __init__(self, ctx: Context, sample: Sample, items: int, preemption: Preemption | None = None) -> None:
+        self._ctx, self._sample, self._items, self._preemption = ctx, sample, items, preemption
         self._next: asyncio.Future[list[Unroll]] | None = None
 
     async def next(self) -> Unroll:
         """Wait for the next batch."""
+        if self._preemption is not None:
+            return concatenate(await self._preemption.collect(self._sample, self._items))
         if self._next is None:
             self._next = self._ctx.ahead(self._sample(self._items))
         unrolls = await self._ctx.wait(self._sample.name, self._next)
@@ -41,6 +45,8 @@ class QueueSource:
         """Cancel the pending sample."""
         if self._next is not None:
             self._next.cancel()
+        if self._preemption is not None:
+            self._preemption.close()
 
 
 class OnPolicyRounds:
@@ -50,26 +56,94 @@ class OnPolicyRounds:
     Late unrolls are dropped and counted, because one such row would make the batch off-policy.
     """
 
-    def __init__(self, ctx: Context, sample: Sample, items: int, version: Callable[[], Version]) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        sample: Sample,
+        items: int,
+        version: Callable[[], Version],
+        preemption: Preemption | None = None,
+    ) -> None:
         self._ctx, self._sample, self._items, self._version = ctx, sample, items, version
+        self._preemption = preemption
 
     async def next(self) -> Unroll:
         """Wait for a batch of the current version."""
         version = self._version().packed()
+
+        def present(sampled: list[Unroll]) -> list[Unroll]:
+            found = [unroll for unroll in sampled if (unroll.versions == version).all()]
+            if len(found) < len(sampled):
+                self._ctx.count("dropped/late_unrolls", len(sampled) - len(found))
+            return found
+
+        if self._preemption is not None:
+            return concatenate(await self._preemption.collect(self._sample, self._items, present))
         unrolls: list[Unroll] = []
         while len(unrolls) < self._items:
-            sampled = await self._sample(self._items - len(unrolls))
-            present = [unroll for unroll in sampled if (unroll.versions == version).all()]
-            unrolls += present
-            if len(present) < len(sampled):
-                self._ctx.count("dropped/late_unrolls", len(sampled) - len(present))
+            unrolls += present(await self._sample(self._items - len(unrolls)))
         return concatenate(unrolls)
 
     async def done(self, batch: Unroll, priorities: Array | None) -> None:
         """Do nothing: a queue has no priorities."""
 
     async def close(self) -> None:
-        """Do nothing: no sample is prefetched."""
+        """Cancel the pending sample, if there is preemption; otherwise no sample is prefetched."""
+        if self._preemption is not None:
+            self._preemption.close()
+
+
+class Preemption:
+    """Batches of fewer unrolls for a slow learner (DD-PPO; Wijmans et al., 2020, arXiv:1911.00357).
+
+    Each unroll is a call of its own. When enough other learners have a whole batch, this one uses what it has, at least
+    one unroll. The calls that are still pending then belong to the next batch, so no experience is lost.
+    """
+
+    def __init__(self, ctx: Context, ready: HasBatch, preempt: Preempt, version: Callable[[], Version]) -> None:
+        self._ctx, self._ready, self._preempt, self._version = ctx, ready, preempt, version
+        self._member = Member(ctx.identity.index, ctx.identity.incarnation)
+        self._calls: list[asyncio.Future[list[Unroll]]] = []
+        self._sent: asyncio.Future[None] | None = None
+
+    async def collect(
+        self, sample: Sample, items: int, present: Callable[[list[Unroll]], list[Unroll]] = list
+    ) -> list[Unroll]:
+        """Wait for `items` unrolls, or for fewer. `present`: returns those that may be part of the batch."""
+        update = self._version().update
+        preempted = self._ctx.ahead(self._preempt(self._member, update))
+        unrolls: list[Unroll] = []
+        while True:
+            self._request(sample, items - len(unrolls))
+            done = [call for call in self._calls if call.done()]
+            for call in done:
+                self._calls.remove(call)
+                unrolls += present(call.result())
+            if len(unrolls) == items:
+                self._sent = self._ctx.ahead(self._ready(self._member, update))
+                break
+            if unrolls and preempted.done():
+                self._ctx.count("group/preempted")
+                break
+            if not done:
+                waiting: list[asyncio.Future[Any]] = [*self._calls, *([] if preempted.done() else [preempted])]
+                with Waiting(self._ctx, sample.name):
+                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        self._request(sample, items)
+        # Send the requests before the learner's work blocks this process.
+        await asyncio.sleep(0)
+        return unrolls
+
+    def _request(self, sample: Sample, items: int) -> None:
+        """Call until there are `items` calls."""
+        self._calls += [self._ctx.ahead(sample(1)) for _ in range(items - len(self._calls))]
+
+    def close(self) -> None:
+        """Cancel the pending calls."""
+        for call in self._calls:
+            call.cancel()
+        if self._sent is not None:
+            self._sent.cancel()
 
 
 class ReplaySource:

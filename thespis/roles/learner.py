@@ -90,6 +90,7 @@ class Learner:
         self._updates = 0
         self._steps = 0
         self._non_finite = 0
+        self._partly_applied = False
         self._measured = ctx.now()
         self._published: asyncio.Future[None] | None = None
 
@@ -105,20 +106,32 @@ class Learner:
 
     async def run(self) -> None:
         """Learn from batches until the run ends."""
-        await self._exchange.begin(self)
-        await self._share()
+        await self._enter()
         while True:
             batch = await self._source.next()
+            if await self._learn_in_step(batch) and self._updates % self._publish_every == 0:
+                await self._share()
+
+    async def _enter(self) -> None:
+        await self._exchange.begin(self)
+        await self._share()
+
+    async def _learn_in_step(self, batch: Batch) -> bool:
+        """Learn from a batch; False if it is outdated, because the other learners went on without this one.
+
+        If they did not, the batch is used again: actors that wait for the next version would insert no other.
+        """
+        version = self.version
+        while self.version == version:
             try:
                 priorities = await self.learn(batch)
             except Left:
-                self._ctx.count("dropped/outdated_batches")
-                await self._exchange.begin(self)
-                await self._share()
-                continue
-            await self._source.done(batch, priorities)
-            if self._updates % self._publish_every == 0:
-                await self._share()
+                await self._enter()
+            else:
+                await self._source.done(batch, priorities)
+                return True
+        self._ctx.count("dropped/outdated_batches")
+        return False
 
     async def learn(self, batch: Batch) -> Array | None:
         """Make one update from one batch; returns the new priorities of its items, if the update computed any.
@@ -132,7 +145,11 @@ class Learner:
             ctx.lag(behind)
         after = batch.steps_after(self._steps)
         self._exchange.begin_batch(after - self._steps)
-        outcome = await self._descend(batch)
+        try:
+            outcome = await self._descend(batch)
+        except Left:
+            self._updates += self._partly_applied  # a part of the minibatches makes a new version too
+            raise
         self._steps = after
         if not outcome.outlier:
             ctx.count("learner/steps", steps)
@@ -155,7 +172,7 @@ class Learner:
         """Make the gradient steps of one update; stop after the first step that is not applied."""
         ctx = self._ctx
         wanted = ctx.now() - self._measured >= _METRICS_SECONDS
-        outcome = _Outcome(applied=True)
+        outcome, self._partly_applied = _Outcome(applied=True), False
         minibatches, shared = self._update.minibatches, self._shared_update
         if shared is not None:
             await self._merge_statistics(shared, batch)
@@ -172,6 +189,7 @@ class Learner:
             outcome = _Outcome(applied, found.outlier, found.priorities, vetoed)
             if not applied:
                 return outcome
+            self._partly_applied = True
             for name, value in found.metrics.items():
                 ctx.record(name, value)
         if wanted:

@@ -33,6 +33,14 @@ class _Newcomer:
 
 
 @dataclass(slots=True)
+class _Slow:
+    """A learner that collects the batch of an update, and waits for the signal to use what it has."""
+
+    update: int
+    signal: asyncio.Future[None]
+
+
+@dataclass(slots=True)
 class _Part:
     """A contribution to the current round, and the reply that its learner waits for."""
 
@@ -59,15 +67,21 @@ class LearnerGroup:
             "join": Method("gradients", gives="state"),
             "offer": Method("gradients", takes="state"),
             "combine": Method("gradients", takes="gradients", gives="gradients"),
+            "ready": Method("gradients", takes="signal"),
+            "preempt": Method("gradients", gives="signal"),
         },
     )
 
-    def __init__(self, ctx: Context, *, learners: int, timeout: float, averages: bool) -> None:
+    def __init__(
+        self, ctx: Context, *, learners: int, timeout: float, averages: bool, preempt_share: float = 1.0
+    ) -> None:
         """`learners`: how many a new run waits for. `averages`: combine gradients to their mean over all rows.
 
-        Without `averages` they are added up, for losses that are sums over rows.
+        Without `averages` they are added up, for losses that are sums over rows. `preempt_share`: the share of the
+        members that must have a batch before `preempt` tells the others to use what they have.
         """
         self._ctx, self._learners, self._timeout, self._averages = ctx, learners, timeout, averages
+        self._preempt_share = preempt_share
         # A group that is formed again has waited for its learners before.
         self._form_seconds = _FORM_SECONDS if not ctx.identity.restarts else timeout / _TICKS
         self._members: dict[int, int] = {}
@@ -75,6 +89,8 @@ class LearnerGroup:
         self._newcomers: dict[int, _Newcomer] = {}
         self._round: dict[int, _Part] = {}
         self._first_join: float | None = None
+        self._ready: dict[int, int] = {}
+        self._slow: dict[int, _Slow] = {}
 
     @staticmethod
     def validate(name: str, settings: Mapping[str, Any], incoming: Sequence[Edge]) -> None:
@@ -140,12 +156,28 @@ class LearnerGroup:
             return None
         made = self._round[member.learner] = _Part(part)
         async with self._ctx.work("combine", items=0 if part.gradients is None else len(part.gradients)):
+            self._has_batch(member, part.update)
             self._close_if_complete()
         try:
             return await made.combined
         except asyncio.CancelledError:
             self._remove(member)
             raise
+
+    async def ready(self, member: Member, update: int) -> None:
+        """Note that a learner has a whole batch for an update, before it computes the gradients."""
+        self._hear(member)
+        if self._members.get(member.learner) == member.incarnation:
+            self._has_batch(member, update)
+
+    async def preempt(self, member: Member, update: int) -> None:
+        """Wait until enough members have a batch for an update; this learner then uses what it has."""
+        self._hear(member)
+        self._release(member.learner)
+        signal = asyncio.get_running_loop().create_future()
+        self._slow[member.learner] = _Slow(update, signal)
+        self._signal_slow()
+        await signal
 
     # -- members ----------------------------------------------------------------------------------
 
@@ -156,7 +188,8 @@ class LearnerGroup:
         member = newcomer.member
         self._members[member.learner] = member.incarnation
         self._hear(member)
-        newcomer.admitted.set_result(admission)
+        if not newcomer.admitted.done():  # its process may have ended just now; `attend` then removes it
+            newcomer.admitted.set_result(admission)
 
     def _form_if_due(self) -> None:
         """Make members of all newcomers that have the newest state, if there are no members yet."""
@@ -185,13 +218,36 @@ class LearnerGroup:
             del self._members[member.learner]
             self._ctx.count("group/lost")
             self._drop_part(member.learner)
+        if not self._members and self._newcomers and self._first_join is None:
+            self._first_join = self._ctx.now()  # nobody is left whose state they could load
         self._close_if_complete()
+        self._signal_slow()
 
     def _drop_part(self, index: int) -> None:
         """Take a contribution out of the current round; if its learner still waits, tell it to enter again."""
         part = self._round.pop(index, None)
         if part is not None and not part.combined.done():
             part.combined.set_result(None)
+
+    # -- slow learners ----------------------------------------------------------------------------
+
+    def _has_batch(self, member: Member, update: int) -> None:
+        self._ready[member.learner] = update
+        self._release(member.learner)
+        self._signal_slow()
+
+    def _signal_slow(self) -> None:
+        """Tell slow learners to use what they have if enough members have a batch, or if they are no members."""
+        enough = self._preempt_share * len(self._members) - 1e-9
+        for index, slow in list(self._slow.items()):
+            ready = sum(self._ready.get(member, -1) >= slow.update for member in self._members)
+            if index not in self._members or ready >= enough:
+                self._release(index)
+
+    def _release(self, index: int) -> None:
+        slow = self._slow.pop(index, None)
+        if slow is not None and not slow.signal.done():
+            slow.signal.set_result(None)
 
     # -- rounds -----------------------------------------------------------------------------------
 
@@ -207,6 +263,7 @@ class LearnerGroup:
                 self._ctx.count("group/behind" if turn != newest else "group/diverged")
                 del self._members[index]
                 self._drop_part(index)
+                self._release(index)
         parts = [self._round[index] for index in sorted(self._round)]
         self._round = {}
         combined = self._combine([part.contribution for part in parts])
