@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 from gymnasium.vector import VectorEnv
 
 from thespis.core.env_config import EnvConfig
-from thespis.core.errors import ThespisError
+from thespis.core.errors import FOREIGN_ERRORS, ThespisError
 from thespis.core.user_code import resolve
 from thespis.core.watchdog import watch_env
 from thespis.envs import atari
@@ -50,7 +50,7 @@ def make_envs(
                 raise
     except ThespisError:
         raise
-    except Exception as error:
+    except FOREIGN_ERRORS as error:
         name = spec.id if spec is not None else cfg.name
         raise ThespisError(f"environment {name!r} cannot be made: {_line(error)}") from error
 
@@ -105,7 +105,7 @@ def find_env(env_id: str) -> EnvSpec:
     if module:
         try:
             importlib.import_module(module)
-        except Exception as error:
+        except FOREIGN_ERRORS as error:
             raise ThespisError(
                 f"environment {env_id!r}: module {module!r} cannot be imported: {_line(error)}"
             ) from error
@@ -123,7 +123,7 @@ def find_env(env_id: str) -> EnvSpec:
         raise ThespisError(f"unknown environment {env_id!r}: {_line(error)}") from error
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     """Return the message of `error` in one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, gym.error.Error | ImportError) else f"{type(error).__name__}: {text}"
