@@ -102,6 +102,8 @@ def _native(cfg: EnvConfig, spec: EnvSpec, num_envs: int, render_mode: str | Non
 def find_env(env_id: str) -> EnvSpec:
     """Return Gymnasium's spec of an environment id; raise a `ThespisError` if the id is unknown."""
     module, _, name = env_id.rpartition(":")
+    if env_id.endswith(".py"):
+        raise ThespisError(f"{env_id!r} is a file; name the function or class in it, as {env_id}::make_env")
     if module:
         try:
             importlib.import_module(module)
