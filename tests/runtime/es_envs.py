@@ -30,5 +30,13 @@ class Pictures(gym.Env[Any, Any]):
         return self.np_random.integers(128 * self._bright, 128 * self._bright + 127, (36, 36, 1), np.uint8)
 
 
+class Huge(Pictures):
+    """Finite rewards whose sum is beyond float32."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, 3e38, terminated, truncated, info
+
+
 def pictures() -> Pictures:
     return Pictures()

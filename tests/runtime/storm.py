@@ -32,19 +32,24 @@ ARCHITECTURES: dict[str, str] = {
     "a2c": "",
     "a3c": "",
     "apex": "--replay.warm-up 200",
+    "apex+learners": "--replay.warm-up 200 --learners 2",
     "apex-dpg": "--env storm_envs::continuous --replay.warm-up 200",
     "dqn": "--replay.warm-up 200",
     "es": "",
     "gorila": "--replay.warm-up 200",
     "impala": "",
+    "impala+learners": "--learners 3 --actors 3",
     "parameter-server": "",
     "pbt": "",
     "ppo": "",
+    "ppo+learners": "--learners 2",
     "qtopt": "--env storm_envs::continuous",
     "r2d2": "--replay.warm-up 10",
     "r2d3": "--replay.warm-up 10",
     "seed": "",
+    "seed+learners": "--learners 2",
 }
+"""Flags of each kind of run. A name is an architecture, up to a plus sign."""
 RESTARTS = 3
 """Deaths a process may have before its run ends with an error, as it should."""
 
@@ -123,7 +128,7 @@ def perform(architecture: str, path: Path, random_: random.Random, kills: int, s
     if architecture == "r2d3":
         flags += ["--demos", str(demos)]
     budget = ["--total-steps", "1000000000"] if architecture == "pbt" else []  # its members share the steps
-    words = ["train", architecture, *flags, *budget, "--total-seconds", str(seconds), "--run-dir", str(path)]
+    words = ["train", architecture.partition("+")[0], *flags, *budget, "--total-seconds", str(seconds), "--run-dir", str(path)]
     process = subprocess.Popen(
         [sys.executable, "-m", "thespis.cli.main", *words],
         env={**os.environ, name: value, "PYTHONPATH": paths},

@@ -90,6 +90,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "architecture": (["train", "impalla"], "unknown architecture 'impalla'; choose from a2c, "),
     "no architecture": (["train", "--env", "CartPole-v1"], "name the architecture first"),
     "environment": (["train", "impala", "--env", "CartPoel-v1"], "unknown environment 'CartPoel-v1'"),
+    "file": (
+        ["train", "impala", "--env", "env.py"],
+        "'env.py' is a file; name the function or class in it, as env.py::make_env",
+    ),
     "module": (["train", "impala", "--env", "nowhere::make"], "'nowhere::make' cannot be loaded"),
     "action space": (["train", "impala", "--env", "spaces::odd_actions"], "action"),
     "batch": (["train", "impala", "--batch-unrolls", "9"], "a batch of 9 never fits a queue of capacity"),

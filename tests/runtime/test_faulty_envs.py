@@ -20,6 +20,7 @@ WORDS = {
     "raise": "env 0, episode 0, step 3: step raised RuntimeError: injected fault at step 3",
     "nan_reward": "env 0, episode 0, step 3: reward is nan",
     "nan_obs": "env 0, episode 0, step 3: observation holds nan",
+    "exit": "env 0, episode 0, step 3: step raised SystemExit: ",
     "shape": "env 0, episode 0, step 3: observation has shape (3,), the space says (2,)",
 }
 SMALL = {"actors": 1, "envs_per_actor": 2, "eval_episodes": 0, "env": "factories::faulty", "quiet": True}
@@ -61,6 +62,16 @@ def test_an_error_is_told_once_with_its_traceback(stage: Stage, monkeypatch: pyt
     assert ended.stderr.count("; restarting in") == 3
     assert str(stage.run) in ended.stderr
     assert json.loads((stage.run / "summary.json").read_text())["exit_reason"] == "error"
+
+
+def test_a_run_that_ends_before_its_first_report_saves(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hang comes before the first flush of the simulation, which counts steps."""
+    monkeypatch.setenv("FAULT", "hang")
+    settings = {**SMALL, "env_timeout": 0.5, "env": "factories::faulty", "unroll_length": 2, "batch_unrolls": 1}
+    with pytest.raises(RunFailed, match="did not return within 0.5 s"):
+        train("impala", on="simulation", run_dir=stage.run, total_steps=5000, **settings)
+    summary = json.loads((stage.run / "summary.json").read_text())
+    assert summary["env_steps"] > 0 and summary["checkpoint"] is not None
 
 
 @pytest.mark.parametrize(

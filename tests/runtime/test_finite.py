@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Stage
 
 from thespis.core.config import Experiment
 from thespis.core.errors import ThespisError
@@ -42,7 +43,7 @@ def small(name: str, path: Path, **settings: Any) -> Experiment:
         "on": "simulation", "actors": 1, "eval_episodes": 0, "total_steps": 20_000, "checkpoint_every": 0.05,
         "run_dir": path, "optimizer": {"learning_rate": math.nan},
     }  # fmt: skip
-    return defaults(name, "CartPole-v1", {**shared, **SETTINGS[name], **settings})
+    return defaults(name, None, {"env": "CartPole-v1", **shared, **SETTINGS[name], **settings})
 
 
 def finite(run: Path) -> bool:
@@ -74,6 +75,13 @@ def test_processes_end_with_the_reason_without_a_restart(tmp_path: Path) -> None
     with pytest.raises(ThespisError, match="learner 0: the weights are no longer finite"):
         launch("impala", small("impala", tmp_path / "run", on="local"), quiet=True, began=sessions.append)
     assert finite(tmp_path / "run") and not sum(sessions[0].monitor.restarts.values())
+
+
+def test_returns_beyond_float32_are_kept_in_checkpoints(stage: Stage) -> None:
+    cfg = small("es", stage.run, env="es_envs::Huge", total_steps=3000, save_every=200, optimizer={})
+    summary = launch("es", cfg, quiet=True).summary
+    assert summary["exit_reason"] == "total_steps" and summary["return_mean_100"] > 3e38
+    assert len(list((stage.run / "checkpoints").glob("update-*"))) > 1
 
 
 def test_a_run_whose_losses_are_all_nan_has_failed(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ PICTURE = np.zeros((4, 4, 1), np.uint8)
         (VECTOR, np.zeros((0, 3)), "batch of 0 rows"),
         (VECTOR, ["left", "right", "up"], "cannot be read: observation has dtype <U5, the space says float32"),
         (VECTOR, [[1.0], [1.0, 2.0]], "cannot be read"),
+        (VECTOR, [0.0, np.nan, 0.0], "observation holds nan"),
+        (VECTOR, [[0.0, 0.0, 0.0], [0.0, 1e39, 0.0]], "observation holds inf"),
         (VECTOR, None, "cannot be read: observation has dtype object"),
         (VECTOR, {"x": 1}, r"is a dict of 'x'; the policy takes one array of shape \(3,\)"),
         (Discrete(3), 3, r"observation holds 3, which is not in Discrete\(3\)"),

@@ -16,6 +16,7 @@ from thespis.core.config import Experiment, NetworkConfig
 from thespis.core.config_io import dump_yaml, load_yaml, to_dict, with_settings
 from thespis.core.errors import ThespisError
 from thespis.core.user_code import locate, resolve
+from thespis.envs.toys import Chain
 from thespis.training.presets import matching
 from thespis.training.registry import architecture, architectures, defaults, load_config, presets
 
@@ -61,6 +62,7 @@ def test_what_is_left_out_keeps_its_default() -> None:
         ({"correction": "yes"}, "config: correction is 'yes', which is not bool"),
         ({"on": "mars"}, "config: on is 'mars'; choose local, simulation"),
         ({"network": {"hidden": [1, "x"]}}, "config: network.hidden is 'x', which is not int"),
+        ({"env": Chain()}, "config: env is a single environment, but every actor makes its own; give an id, file.py::"),
         ({"actors": 0}, "--actors is 0; give at least 1"),
         ({"env_timeout": 0}, "--env-timeout is 0.0; give more than 0"),
         ({"eval_every": -1}, "--eval-every is -1.0; give at least 0"),

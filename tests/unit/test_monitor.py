@@ -167,6 +167,21 @@ def test_the_start_up_of_a_resumed_run_is_no_time_of_learning(processes: bool, s
     assert resumed.elapsed(10.0) == 25.0
 
 
+@pytest.mark.parametrize(("processes", "spent"), [(True, 7.0), (False, 15.0)])
+def test_the_start_up_of_a_resumed_run_takes_nothing_of_its_time(processes: bool, spent: float) -> None:
+    """The first step is at 10 s; resumed at 15 s, the next step comes 8 s later, and 2 s pass until `spent`."""
+    monitor = Monitor()
+    assert monitor.time_spent(9.0) == 0.0
+    monitor.add(actor(0, 1.0, 100, 0.0), 10.0)
+    assert monitor.time_spent(14.0) == 4.0
+    resumed = Monitor.restore(strict(json.dumps(monitor.state(15.0)).encode()), None, 0.0, processes=processes)
+    assert resumed.time_spent(7.0) == (5.0 if processes else 12.0)
+    resumed.add(actor(0, 1.0, 50, 0.0), 8.0)
+    assert resumed.time_spent(10.0) == spent
+    again = Monitor.restore(strict(json.dumps(resumed.state(10.0)).encode()), None, 0.0, processes=processes)
+    assert again.time_spent(3.0) == spent + (0.0 if processes else 3.0)
+
+
 def test_the_last_row_has_the_speed_until_the_last_step() -> None:
     """No environment is stepped during the final evaluation, which would show as a slow run."""
     monitor = Monitor()

@@ -12,7 +12,7 @@ from thespis.architectures import impala
 from thespis.cli.show import mermaid
 from thespis.core.config import OptimizerConfig
 from thespis.core.errors import ThespisError
-from thespis.core.program import Program, restart_limit
+from thespis.core.program import Edge, Program, RoleSpec, restart_limit
 from thespis.core.service import Method, RoleDescription, description_of
 from thespis.roles import ParameterServer, Queue, WeightStore
 from thespis.training.registry import defaults
@@ -57,6 +57,22 @@ def queue_program(capacity: int, batch: int, actors: int = 1) -> Program:
 
 def test_a_sound_program_is_accepted() -> None:
     queue_program(capacity=2, batch=2).check()
+
+
+def test_a_check_reads_each_role_a_few_times_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise `--actors 100000` is not refused for minutes."""
+    reads = 0
+    edges = RoleSpec.edges
+
+    def counted(spec: RoleSpec) -> list[Edge]:
+        nonlocal reads
+        reads += 1
+        return edges.fget(spec)  # type: ignore[attr-defined, no-any-return]
+
+    monkeypatch.setattr(RoleSpec, "edges", property(counted))
+    program = impala.program(defaults("impala", None, {"actors": 50, "learners": 50}))
+    program.check()
+    assert reads <= 5 * len(program.roles)
 
 
 def test_a_call_to_a_role_of_another_program() -> None:

@@ -140,6 +140,11 @@ def _convert(value: Any, hint: Any, path: str, default: Any) -> Any:
         and not (hint is int and isinstance(value, bool))
     ):
         return value
+    if path == "env" and hasattr(value, "step"):
+        raise ThespisError(
+            "config: env is a single environment, but every actor makes its own; give an id, file.py::function, or a "
+            "function that makes one"
+        )
     raise ThespisError(f"config: {path} is {value!r}, which is not {getattr(hint, '__name__', hint)}")
 
 

@@ -23,5 +23,14 @@ class EnvError(Exception):
         super().__init__(f"{where}: {what}" if where else what)
 
 
+FOREIGN_ERRORS = (Exception, SystemExit)
+"""What code of an environment may raise. `sys.exit` in it must not end a process as if the run were over."""
+
+
+def describe_error(error: BaseException) -> str:
+    """The type and the message of an error."""
+    return f"{type(error).__name__}: {error}"
+
+
 class NonFiniteLoss(ArithmeticError):
     """The loss of a batch is NaN or infinite. The caller skips the batch and counts it."""

@@ -13,7 +13,7 @@ The runtime replaces every `Edge` among a role's arguments with an async functio
 from __future__ import annotations
 
 import inspect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import (
@@ -197,7 +197,7 @@ class Placement:
             replicated=self.replicated,
         )
         needs = float(hasattr(spec.kind, "run")) if self.cpus is None else self.cpus
-        self.program.roles.append(replace(spec, cpus=needs))
+        self.program.append(replace(spec, cpus=needs))
         return Handle(role, index)
 
 
@@ -233,6 +233,7 @@ class Program:
     def __init__(self, name: str) -> None:
         self.name = name
         self.roles: list[RoleSpec] = []
+        self._named: defaultdict[str, list[RoleSpec]] = defaultdict(list)
         self.notes: list[str] = []
         """Lines that a run logs when it starts."""
 
@@ -240,9 +241,14 @@ class Program:
         """Return a placement, to which roles are added; `Placement` documents the arguments."""
         return Placement(program=self, **where)
 
+    def append(self, spec: RoleSpec) -> None:
+        """Add a role, whose index is `count` of its name."""
+        self.roles.append(spec)
+        self._named[spec.role].append(spec)
+
     def count(self, role: str) -> int:
         """Return the number of roles with this name."""
-        return sum(spec.role == role for spec in self.roles)
+        return len(self._named[role])
 
     @property
     def processes(self) -> dict[str, list[RoleSpec]]:
@@ -280,7 +286,7 @@ class Program:
 
     def find(self, role: str, index: int) -> RoleSpec | None:
         """Return the role, or None if it was not added."""
-        return next((spec for spec in self.roles if spec.key == (role, index)), None)
+        return next(iter(self._named[role][index : index + 1]), None)
 
     def incoming(self, role: str, index: int) -> list[tuple[RoleSpec, Edge]]:
         """Return all edges to a role, each with its caller."""
@@ -293,13 +299,17 @@ class Program:
 
     def check(self) -> None:
         """Raise a `ThespisError` if the program cannot run or would deadlock; the message says what to change."""
+        incoming: dict[tuple[str, int], list[Edge]] = {}
+        for spec in self.roles:
+            for edge in spec.edges:
+                incoming.setdefault((edge.service, edge.index), []).append(edge)
         for spec in self.roles:
             for edge in spec.edges:
                 self._check_edge(spec, edge)
             _check_picklable(spec)
             validate = getattr(spec.kind, "validate", None)
             if validate is not None:
-                validate(f"{spec.role}", dict(spec.settings), [edge for _, edge in self.incoming(*spec.key)])
+                validate(f"{spec.role}", dict(spec.settings), incoming.get(spec.key, []))
 
     def _check_edge(self, caller: RoleSpec, edge: Edge) -> None:
         service = self.find(edge.service, edge.index)

@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from thespis.core.errors import EnvError, ThespisError
+from thespis.core.errors import FOREIGN_ERRORS, EnvError, ThespisError, describe_error
 from thespis.core.types import Array, Episode, Tree, map_tree
 from thespis.core.watchdog import watch_env
 from thespis.envs.infos import SUCCESS, numbers
@@ -119,8 +119,8 @@ class Environments:
             obs, raw, terminated, truncated, info = self._vector.step(self._env_actions(actions))
         except EnvError:
             raise
-        except Exception as error:
-            raise _vector_error(f"step raised {type(error).__name__}: {error}") from error
+        except FOREIGN_ERRORS as error:
+            raise _vector_error(f"step raised {describe_error(error)}") from error
         self._check_flags(terminated, truncated)
         any_over = _any(terminated) or _any(truncated)
         mid_episode = not (any_over or self._any_over)
@@ -190,8 +190,8 @@ class Environments:
             return self._vector.reset(seed=seed, options=None if mask is None else {"reset_mask": mask})[0]
         except EnvError:
             raise
-        except Exception as error:
-            raise _vector_error(f"reset raised {type(error).__name__}: {error}") from error
+        except FOREIGN_ERRORS as error:
+            raise _vector_error(f"reset raised {describe_error(error)}") from error
 
     def _reopen(self, obs: Any, over: Array, info: dict[str, Any]) -> tuple[Tree, Tree]:
         """Return the first observations of the next episodes, and the last ones of the ended episodes (`over`)."""

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 from gymnasium.vector import VectorEnv
 
 from thespis.core.env_config import EnvConfig
-from thespis.core.errors import ThespisError
+from thespis.core.errors import FOREIGN_ERRORS, ThespisError
 from thespis.core.user_code import resolve
 from thespis.core.watchdog import watch_env
 from thespis.envs import atari
@@ -50,7 +50,7 @@ def make_envs(
                 raise
     except ThespisError:
         raise
-    except Exception as error:
+    except FOREIGN_ERRORS as error:
         name = spec.id if spec is not None else cfg.name
         raise ThespisError(f"environment {name!r} cannot be made: {_line(error)}") from error
 
@@ -102,10 +102,12 @@ def _native(cfg: EnvConfig, spec: EnvSpec, num_envs: int, render_mode: str | Non
 def find_env(env_id: str) -> EnvSpec:
     """Return Gymnasium's spec of an environment id; raise a `ThespisError` if the id is unknown."""
     module, _, name = env_id.rpartition(":")
+    if env_id.endswith(".py"):
+        raise ThespisError(f"{env_id!r} is a file; name the function or class in it, as {env_id}::make_env")
     if module:
         try:
             importlib.import_module(module)
-        except Exception as error:
+        except FOREIGN_ERRORS as error:
             raise ThespisError(
                 f"environment {env_id!r}: module {module!r} cannot be imported: {_line(error)}"
             ) from error
@@ -123,7 +125,7 @@ def find_env(env_id: str) -> EnvSpec:
         raise ThespisError(f"unknown environment {env_id!r}: {_line(error)}") from error
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     """Return the message of `error` in one line."""
     text = " ".join(str(error).split())
     return text if isinstance(error, gym.error.Error | ImportError) else f"{type(error).__name__}: {text}"

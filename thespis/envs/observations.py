@@ -84,7 +84,11 @@ class ObservationReader:
         return array
 
     def _check_range(self, leaf: Leaf, array: Array) -> None:
-        """Refuse integers outside the space. A network would fail on them without naming the observation."""
+        """Refuse integers outside the space, on which a network fails without naming the observation, and NaN."""
+        if leaf.dtype.kind == "f":
+            finite = np.isfinite(array)
+            if not finite.all():
+                raise ThespisError(f"{leaf.name} holds {array[~finite].flat[0]}")
         if leaf.key not in self._limits:
             return
         low, high = self._limits[leaf.key]

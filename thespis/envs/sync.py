@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from thespis.core.errors import EnvError, ThespisError
+from thespis.core.errors import FOREIGN_ERRORS, EnvError, ThespisError, describe_error
 from thespis.core.types import Array, Tree
 from thespis.core.watchdog import watch_env
 from thespis.envs.infos import ENDED
@@ -98,23 +98,24 @@ class SyncVector(VectorEnv[Any, Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close all environments, then raise the first error."""
-        errors: list[Exception] = []
+        errors: list[Exception | SystemExit] = []
         for index, env in enumerate(self.envs):
             try:
                 with watch_env("close", index):
                     env.close()
-            except Exception as error:
+            except FOREIGN_ERRORS as error:
                 errors.append(error)
         if errors:
-            raise errors[0]
+            first = errors[0]
+            raise first if isinstance(first, Exception) else RuntimeError(describe_error(first))
 
     def _open(self, index: int) -> None:
         self._enter(index, 0)
         seed = (self._seed + self._episodes[index] * self.num_envs + index) % SEED_LIMIT
         try:
             obs, _ = self.envs[index].reset(seed=seed)
-        except Exception as error:
-            raise self._error(index, f"reset raised {type(error).__name__}: {error}") from error
+        except FOREIGN_ERRORS as error:
+            raise self._error(index, f"reset raised {describe_error(error)}") from error
         self._rewards[index] = 0.0
         self._terminated[index] = self._truncated[index] = self._over[index] = False
         self._write(index, obs)
@@ -123,8 +124,8 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         self._enter(index, self._steps[index] + 1)
         try:
             obs, reward, terminated, truncated, info = self.envs[index].step(action)
-        except Exception as error:
-            raise self._error(index, f"step raised {type(error).__name__}: {error}") from error
+        except FOREIGN_ERRORS as error:
+            raise self._error(index, f"step raised {describe_error(error)}") from error
         if not isinstance(reward, _NUMBERS):
             shape = f" of shape {reward.shape}" if isinstance(reward, np.ndarray) else ""
             raise self._error(index, f"reward is a {type(reward).__name__}{shape}, not a number")

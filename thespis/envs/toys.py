@@ -7,6 +7,7 @@ Registered as `thespis/Memory-v0`, `thespis/Recall-v0`, `thespis/Reversal-v0`, `
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from gymnasium.spaces import Box, Discrete
 
 from thespis.core.types import Array
 
-FaultKind = Literal["raise", "hang", "nan_reward", "nan_obs", "shape"]
+FaultKind = Literal["raise", "hang", "nan_reward", "nan_obs", "shape", "exit"]
 StepResult = tuple[Array, float, bool, bool, dict[str, Any]]
 
 
@@ -184,6 +185,8 @@ class Faulty(Chain):
         """Step the chain, with the fault if it is due."""
         obs, reward, terminated, truncated, info = super().step(action)
         if self._time == self._at_step and self._due():
+            if self._fault == "exit":
+                sys.exit()
             if self._fault == "raise":
                 raise RuntimeError(f"injected fault at step {self._time}")
             if self._fault == "hang":

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from thespis.algorithms.es import ES
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+"""Returns beyond it would be infinite as float32, which no checkpoint can hold."""
+
+
 class EvolutionWorker:
     """Requests a unit, updates its parameters to the unit's generation, plays one episode per member, repeats.
 
@@ -106,7 +110,7 @@ class EvolutionWorker:
         return UnitResult(
             evolution.generation,
             order.unit,
-            _pairs(returns.astype(np.float32)),
+            _pairs(np.clip(returns, -_LARGEST, _LARGEST).astype(np.float32)),
             _pairs(lengths),
             taken,
             Moments.of(np.concatenate(seen)) if seen else None,

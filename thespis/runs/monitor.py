@@ -81,6 +81,9 @@ class Monitor:
         self._resumed: float | None = None
         self._pause = 0.0
         self._paused = 0.0
+        self._starting: float | None = None
+        """Run time of the resume, until its first step."""
+        self._start_ups = 0.0
         self._offset = -started
         self._open = Interval(0.0)
         self._closed: Interval | None = None
@@ -88,6 +91,15 @@ class Monitor:
     def elapsed(self, now: float) -> float:
         """Run time at `now`."""
         return now + self._offset
+
+    def time_spent(self, now: float) -> float:
+        """Seconds since the first step, without the start-ups of resumed runs."""
+        if self.first_step is None:
+            return 0.0
+        return self.elapsed(now) - self.first_step.seconds - self._start_up_seconds(now)
+
+    def _start_up_seconds(self, now: float) -> float:
+        return self._start_ups + (0.0 if self._starting is None else self.elapsed(now) - self._starting)
 
     @property
     def env_steps(self) -> int:
@@ -197,6 +209,7 @@ class Monitor:
             self.first_step = self.first_step or here
         if report.counters.get("env_steps", 0):
             self._last_step = here.seconds
+            self._start_ups, self._starting = self._start_up_seconds(now), None
             if self._resumed is not None:
                 self._pause, self._resumed = here.seconds - self._resumed, None
         if report.counters.get("updates", 0):
@@ -343,6 +356,7 @@ class Monitor:
             "last_update": self._last_update and list(self._last_update),
             "first_updates": self._first_updates,
             "paused": self._paused,
+            "start_ups": self._start_up_seconds(now),
         }
 
     @classmethod
@@ -377,6 +391,8 @@ class Monitor:
         monitor._last_update = Mark(*state["last_update"]) if state["last_update"] else None
         monitor._first_updates = state.get("first_updates", 0)
         monitor._paused = state.get("paused", 0.0)
+        monitor._start_ups = state.get("start_ups", 0.0)
+        monitor._starting = state["elapsed"] if processes and monitor.first_step is not None else None
         monitor._last_step = state["elapsed"]
         monitor._resumed = state["elapsed"] if processes and monitor._first_update is not None else None
         return monitor

@@ -95,5 +95,7 @@ def _carry_over(
         for spec in program.processes[process]
         if earlier is not None and carry_over(earlier, staging, *spec.key)
     }
-    before = f"as of {earlier.name}" if earlier is not None and carried else "not at all"
-    return carried, f"{', '.join(absent)} did not save; the checkpoint holds its state {before}"
+    who = ", ".join(absent)
+    if earlier is None or not carried:
+        return carried, f"{who} did not save; the checkpoint holds no state of it"
+    return carried, f"{who} did not save; the checkpoint holds its state as of {earlier.name}"

@@ -135,8 +135,8 @@ class Session:
         return self.limit is not None and self.monitor.counters.get(self._limit_counter, 0) >= self.limit
 
     def _time_is_up(self, now: float) -> bool:
-        first, limit = self.monitor.first_step, self.cfg.total_seconds
-        return limit is not None and first is not None and self.monitor.elapsed(now) - first.seconds >= limit
+        limit = self.cfg.total_seconds
+        return limit is not None and self.monitor.time_spent(now) >= limit
 
     def tick(self, now: float) -> None:
         """Write a row of metrics if one is due, and refresh the terminal."""

@@ -367,6 +367,7 @@ class Simulation:
     def _wind_down(self, loop: VirtualLoop) -> None:
         self._halt(loop)
         session = self._session
+        self._flush()  # steps that no report has counted yet are steps to save
         if session.monitor.env_steps and self._save() is None:
             session.end_unsaved()
         if session.stop_reason in ("total_steps", "total_seconds", "return_reached", "callback"):

@@ -66,8 +66,7 @@ class View:
         real: RealTime | None = None,
     ) -> View:
         """Totals as of `now`; rates and shares over the last finished interval."""
-        first, greedy = monitor.first_step, monitor.eval_reward
-        spent = monitor.elapsed(now) - first.seconds if first is not None else 0.0
+        greedy = monitor.eval_reward
         return cls(
             identity=identity,
             elapsed=monitor.elapsed(now),
@@ -84,7 +83,7 @@ class View:
             restarts=dict(monitor.restarts),
             dropped=monitor.dropped,
             nodes=monitor.nodes,
-            time_spent=spent,
+            time_spent=monitor.time_spent(now),
             total_seconds=total_seconds,
             return_episodes=monitor.return_episodes,
             reached=monitor.reached,
