@@ -99,6 +99,7 @@ def test_learners_stay_equal_and_a_seed_gives_one_result(
     assert not {name for name in found if name.startswith("group/")}, "nobody was lost, behind or in another state"
 
 
+@pytest.mark.timeout(600)
 def test_learners_have_equal_weights_after_each_of_10000_updates(stage: Stage, monkeypatch: Any) -> None:
     monkeypatch.setattr(all_reduce, "_DIGEST_EVERY", 1)
     settings = {"network": {"hidden": [8], "normalize_observations": True}, "optimizer": {"anneal": True}}

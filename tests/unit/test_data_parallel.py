@@ -42,6 +42,7 @@ from thespis.networks.configs import DPGNetworkConfig
 from thespis.roles import Learner, LearnerGroup
 from thespis.runs.checkpoints import weights_sha256
 
+pytestmark = pytest.mark.timeout(900)
 BOX, CHOICE, FORCE = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32)
 STEPS, COLUMNS, ROWS, BURN, LEARNED, LSTM = 4, 6, 8, 2, 4, 5
 BUDGET = Budget(100_000)
@@ -267,4 +268,4 @@ def test_learners_equal_one_with_all_their_data(name: str, learners: int, update
         difference = np.linalg.norm(parameters(many[0]) - expected) / np.linalg.norm(expected)
         assert difference < 1e-6
 
-    play(scene(), seconds=120)
+    play(scene(), seconds=900)
