@@ -161,9 +161,9 @@ def test_runs_with_other_settings_do_not_count() -> None:
 def test_every_row_has_a_driver_and_pinned_versions() -> None:
     assert len({entry.name for entry in ENTRIES}) == len(ENTRIES)
     for entry in ENTRIES:
-        assert (HERE / f"{entry.driver}.py").exists() and entry.home in PACKAGES
+        assert (HERE / f"{entry.driver}.py").exists() and entry.venv in PACKAGES
         if not entry.ours:
-            pinned = (HERE / "requirements" / f"{entry.home}.txt").read_text().splitlines()
+            pinned = (HERE / "requirements" / f"{entry.venv}.txt").read_text().splitlines()
             assert "torch==2.13.0" in pinned and all("==" in line for line in pinned)
 
 
