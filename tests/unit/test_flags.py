@@ -182,7 +182,7 @@ def test_help_of_an_architecture_in_a_file(capsys: Any) -> None:
     with pytest.raises(SystemExit):
         main(["train", str(file), "--help"])
     out = " ".join(capsys.readouterr().out.split())
-    assert "--publish-every N Publish weights every this many updates." in out
+    assert "--publish-every N Publish weights every N updates." in out
     assert "--unroll-length N Steps per unroll. An actor sends an unroll, then pulls newer weights." in out
 
 
