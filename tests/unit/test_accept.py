@@ -1,4 +1,4 @@
-"""Sockets that strangers can reach: none of them is held, ends the listening, or holds up those who belong here."""
+"""Sockets that other users can reach: their connections are closed, and neither stop nor delay the server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def descriptors() -> int:
 
 
 async def strangers(address: str, number: int, kind: str = "SOCK_SEQPACKET") -> Any:
-    """Another user's process that holds connections and says nothing; returned when all of them were closed."""
+    """Start another user's process that opens connections and sends nothing; wait until all are closed."""
     script = STRANGER.format(nobody=NOBODY, number=number, kind=kind, address=address)
     there = await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -54,14 +54,14 @@ async def strangers(address: str, number: int, kind: str = "SOCK_SEQPACKET") -> 
 
 @needs_root
 def test_a_stranger_of_another_user_is_closed_before_it_says_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept, "HANDSHAKE_SECONDS", 3600.0)  # it is not the timeout that closes them
+    monkeypatch.setattr(accept, "HANDSHAKE_SECONDS", 3600.0)  # the timeout must not be what closes them
 
     async def script(made: Hall) -> None:
         await made.client(0)(*made.message(0))
         before = descriptors()
         there = await strangers(made.server._listener._address, 200)  # type: ignore[union-attr]
         assert descriptors() - before < 10
-        await made.client(1)(*made.message(1))  # and an actor is let in beside them
+        await made.client(1)(*made.message(1))  # meanwhile an actor can connect
         there.stdin.close()
         await there.wait()
 
@@ -69,7 +69,7 @@ def test_a_stranger_of_another_user_is_closed_before_it_says_anything(monkeypatc
 
 
 def test_the_other_user_is_told_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same without root: this process takes itself for another user."""
+    """The same without root: the test pretends that this process is another user."""
     one, other = socket.socketpair()
     with one, other:
         assert accept.same_user(one)
@@ -121,7 +121,7 @@ def test_no_descriptor_for_an_actors_memory_turns_only_that_actor_away(monkeypat
     monkeypatch.setattr(os, "memfd_create", failing)
 
     async def script(made: Hall) -> None:
-        await made.client(0)(*made.message(0))  # it comes again
+        await made.client(0)(*made.message(0))  # a new attempt
 
     play(script, near=True)
     assert not left
@@ -148,7 +148,7 @@ def test_silent_callers_are_bounded_in_number_and_time(monkeypatch: pytest.Monke
             callers = [accept.connect(address, socket.SOCK_STREAM, 5.0) for _ in range(10)]
             while began < 10:
                 await asyncio.sleep(0.001)
-            for _ in range(10):  # turns that the cancelled ones need
+            for _ in range(10):  # turns of the event loop for the cancelled handshakes
                 await asyncio.sleep(0)
             assert len(open_ones) == 3
             monkeypatch.setattr(accept, "HANDSHAKE_SECONDS", 0.01)

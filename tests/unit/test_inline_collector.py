@@ -1,4 +1,4 @@
-"""Windows that a worker collects itself: where they end, what is in them, and the returns learned from them."""
+"""Unrolls that a worker collects itself: where they end, their content, and the returns from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def collect(env: Any, number: int, envs: int = 1, length: int = 3, lstm: int = 0
         await windows.close()
         steps = sum(int(unroll.valid.sum()) for unroll in taken)
         assert steps <= ctx.take_report().counters["env_steps"] <= steps + length * envs
-        for unroll in taken:  # what it says it did, it did
+        for unroll in taken:  # the recorded actions are the actions taken
             with torch.no_grad():
                 state = tuple(as_tensor(part) for part in unroll.state)
                 output = made.forward(tensor_inputs(unroll.inputs), state)
@@ -56,12 +56,12 @@ def collect(env: Any, number: int, envs: int = 1, length: int = 3, lstm: int = 0
 @pytest.mark.parametrize("lstm", [0, 4])
 @pytest.mark.parametrize("env", [terminated, truncated])
 def test_a_window_ends_with_the_episode(env: Any, lstm: int) -> None:
-    """Episodes of five steps in windows of three: three, two, three, two, ..., each opening where it should."""
+    """Episodes of five steps in unrolls of three: three, two, three, two, ... steps, with correct starts."""
     windows = collect(env, 6, lstm=lstm, cut=True)
     assert [len(unroll.rewards) for unroll in windows] == [3, 2] * 3
     for index, unroll in enumerate(windows):
         steps = len(unroll.rewards)
-        assert unroll.valid.all(), "the reset is in no window"
+        assert unroll.valid.all(), "the reset is in no unroll"
         assert unroll.inputs.first[0, 0] == (index % 2 == 0) and not unroll.inputs.first[1:-1].any()
         start = 3 * (index % 2)
         assert unroll.rewards[:, 0].tolist() == [*range(start + 1, start + steps + 1)]
@@ -69,7 +69,7 @@ def test_a_window_ends_with_the_episode(env: Any, lstm: int) -> None:
         ended = unroll.truncated if env is truncated else unroll.terminated
         assert ended[:, 0].tolist() == [False] * (steps - 1) + [index % 2 == 1]
         assert unroll.inputs.last_reward[0, 0] == (0 if index % 2 == 0 else 3)
-        if env is truncated and index % 2:  # the real last observation is there to bootstrap from
+        if env is truncated and index % 2:  # the unroll ends with the real last observation, for bootstrapping
             last = unroll.final_obs[0] if len(unroll.final_index) else unroll.inputs.obs[-1, 0]
             assert last[1] == 5
 
@@ -91,7 +91,7 @@ def test_otherwise_episodes_follow_each_other(ahead: bool) -> None:
 
 
 def returns(rewards: list[float], last: float, ended: list[bool]) -> list[float]:
-    """What the values should become, as the update computes it without importance weights."""
+    """Return the value targets, as the update computes them without importance weights."""
     shape = (len(rewards), 1)
     values = torch.zeros(shape)
     cut = torch.tensor(ended).view(shape)

@@ -1,4 +1,4 @@
-"""A batch of several replays: who it is drawn from, where its priorities go, and that demonstrations stay."""
+"""Batches from several replays: the origin of sequences, their priorities, and permanent demonstrations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODE = Lock().code
 
 
 class Shelf:
-    """A replay whose every sequence is marked with its name."""
+    """A replay that marks every sequence with the replay's name."""
 
     def __init__(self, mark: float, state: bool) -> None:
         self.mark, self.state = mark, state
@@ -36,7 +36,7 @@ class Shelf:
         return Origin(chance, FakeEdge(self.sample), FakeEdge(self.prioritise))
 
     async def sample(self, items: int) -> SequenceBatch:
-        assert items > 0, "nobody is asked for nothing"
+        assert items > 0, "no call may ask for 0 sequences"
         self.asked.append(items)
         keys = self.keys + np.arange(items)
         self.keys += items
@@ -53,7 +53,7 @@ class Shelf:
 
 
 def drink(ratio: float, batches: int, times: int, batch: int = 16) -> tuple[Shelf, Shelf, list[Array]]:
-    """Take batches and hand them back; the marks of what was in each."""
+    """Take batches and return priorities; return the marks in each batch."""
     lived, shown = Shelf(1.0, True), Shelf(-1.0, False)
     ctx = FakeContext(Identity("learner", 0, run_seed=0))
     marks: list[Array] = []
@@ -66,8 +66,10 @@ def drink(ratio: float, batches: int, times: int, batch: int = 16) -> tuple[Shel
             taken = await source.next()
             obs: Any = taken.inputs.obs
             marks.append(obs[0, :, 0])
-            np.testing.assert_array_equal(taken.weights, 1.0)  # of the largest in its own replay, not in both
-            # The agent's states are those stored, those of demonstrations the ones that open an episode.
+            np.testing.assert_array_equal(
+                taken.weights, 1.0
+            )  # divided by the largest weight of its own replay, not of both
+            # The agent's sequences have stored states; demonstrations have initial states.
             np.testing.assert_array_equal(taken.state[0][:, 0], np.where(marks[-1] > 0, 7.0, 0.0))
             taken_in.append(taken.env_steps_at_sample)
             await source.done(taken, marks[-1] * (1 + taken.keys))
@@ -121,7 +123,7 @@ def demonstrations(cfg: Config) -> Demonstrations:
 
 
 def test_demonstrations_are_sequences_of_whole_episodes() -> None:
-    """Starts at 0, 4 and 8 of ten steps; the last has two steps, which the one before teaches as well: left out."""
+    """Sequences start at steps 0, 4 and 8 of ten. The last one has no steps beyond the second, so it is left out."""
     drawn: Any = asyncio.run(demonstrations(lock()).sample(60))
     opens = drawn.inputs.first[2]
     assert set(drawn.keys % 11) == {0, 4} and len(set(drawn.keys)) == 10
@@ -132,7 +134,7 @@ def test_demonstrations_are_sequences_of_whole_episodes() -> None:
         taken = drawn.actions[:, i][drawn.valid[:, i]]
         assert taken.tolist() == (CODE[:6] if opens[i] else CODE[4:])
         assert drawn.inputs.last_action[2, i] == (0 if opens[i] else CODE[start + 1])
-    # After the two burnt in, four are left of the second; the reward at the end reaches back three steps.
+    # The second sequence has four steps after its burn-in of two; the last reward reaches back three steps.
     assert not drawn.returns[:, opens].any()
     for ended in drawn.returns[:4, ~opens].T:
         np.testing.assert_allclose(ended, [0.0, 0.997**2, 0.997, 1.0], rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Networks on every space, distributions against torch's own, recurrent resets, and acting that learning reproduces."""
+"""Networks on every space, distributions against torch's own, recurrent resets, and equal acting and learning."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build(
     observations: spaces.Space[Any], actions: spaces.Space[Any] = ACTIONS["discrete"], **changes: object
 ) -> ActorCritic:
     network = init_network(lambda: ActorCritic(observations, actions, config(**changes)), seed=1)
-    with torch.no_grad():  # The stock policy starts almost uniform; make differences visible.
+    with torch.no_grad():  # The stock policy is almost uniform at first; larger weights make differences visible.
         network.policy.weight.mul_(50.0)
     return network
 
@@ -157,7 +157,7 @@ def torch_evaluate(
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_the_divergence_of_two_policies(name: str) -> None:
-    """Against torch's own, against the mean of log p - log q over many draws, and zero to first order at itself."""
+    """Compare with torch and with the mean of log p - log q over many samples; zero gradient for equal policies."""
     space, generator = ACTIONS[name], torch.Generator().manual_seed(0)
     distribution = build_distribution(space)
     old, new = 0.5 * torch.randn(2, 3, 2, distribution.size, generator=generator)
@@ -223,7 +223,7 @@ def test_lstm_reset_equals_a_fresh_start() -> None:
 
 
 def rollout(network: ActorCritic, actions: spaces.Space[Any], steps: int = 9) -> tuple[Inputs, Array, Array, State]:
-    """Act step by step with episode starts inside; the inputs `[T, B]`, actions, log-probabilities and first state."""
+    """Act step by step over episode starts; return inputs `[T, B]`, actions, log-probabilities and first state."""
     rng, batch = np.random.default_rng(3), 4
     stepper = PolicyRunner(network, np.random.default_rng(5))
     shape = actions.shape or ()
@@ -269,7 +269,7 @@ def test_final_values_continue_the_ended_episode(lstm: int) -> None:
     final = TensorInputs(final_obs[None], torch.zeros(1, 2, dtype=torch.bool), last_action[None], reward[None])
     values = final_values(network, output, final, (times, environments))
     for k, (t, b) in enumerate(zip(times.tolist(), environments.tolist(), strict=True)):
-        # The same episode, replayed alone and one step longer.
+        # The same episode, alone and one step longer.
         longer = TensorInputs(
             torch.cat([tensors.obs[: t + 1, b], final_obs[k : k + 1]])[:, None],  # type: ignore[index]
             torch.cat([tensors.first[: t + 1, b], torch.tensor([False])])[:, None],
@@ -341,7 +341,7 @@ def test_load_copies_and_refuses_another_network() -> None:
 
 
 def test_a_class_made_from_ours_acts_as_it_says_itself() -> None:
-    """Small networks act without torch, by what ours are known to compute; this one computes something else."""
+    """The numpy path is for stock networks only; this subclass computes something else."""
 
     class Stubborn(ActorCritic):
         def forward(self, inputs: TensorInputs, state: tuple[torch.Tensor, ...]) -> NetworkOutput:

@@ -1,4 +1,4 @@
-"""A shard by itself: which gradients take effect, when, and how often; and what of it survives a crash."""
+"""A shard alone: which gradients take effect, when and how often, and its state after a crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def counted(server: ParameterServer) -> dict[str, int]:
     return server._ctx.take_report().counters
 
 
-# -- the very first parameters ----------------------------------------------------------------------
+# -- the initial parameters ----------------------------------------------------------------------
 
 
 def test_the_first_to_join_brings_the_parameters_and_everybody_gets_them() -> None:
@@ -35,7 +35,7 @@ def test_the_first_to_join_brings_the_parameters_and_everybody_gets_them() -> No
         server = shard()
         early = asyncio.create_task(server.pull(None))
         await settle()
-        assert not early.done(), "there is nothing to pull yet"
+        assert not early.done(), "there are no parameters yet"
         await server.join(0, values(1, 2), [("w", [2])])
         other, _ = await server.join(1, values(8, 9), [("w", [2])])
         assert other.values.tolist() == [1, 2]
@@ -202,7 +202,7 @@ def test_a_worker_that_died_at_the_barrier_counts_once() -> None:
         dead.cancel()
         again = asyncio.create_task(server.push(values(2), stamp(0, incarnation=8)))
         await settle()
-        assert not again.done(), "one worker is not two"
+        assert not again.done(), "two gradients of one worker are not two workers"
         answer = await server.push(values(4), stamp(1))
         assert answer is not None and answer.values.tolist() == [-3]
         assert counted(server) == {"updates": 1, "dropped/superseded_gradients": 1}
@@ -254,7 +254,7 @@ def test_fast_workers_wait_for_the_slowest() -> None:
             await server.push(values(1), stamp(0, number=number))
         ahead = asyncio.create_task(server.push(values(1), stamp(0, number=3)))
         await settle()
-        assert not ahead.done(), "three pushes ahead of one that has made none"
+        assert not ahead.done(), "three pushes ahead of a worker without pushes"
         await server.push(values(1), stamp(1, number=1))
         await ahead
         assert counted(server) == {"updates": 4}
@@ -281,7 +281,7 @@ def test_a_worker_that_comes_back_is_not_behind_for_ever() -> None:
 
 
 async def revived(server: ParameterServer, **settings: Any) -> ParameterServer:
-    """The next life of a shard, from what its last checkpoint held."""
+    """Build the next incarnation of a shard from its checkpoint."""
     arrays, kept = server.state()
     other = shard(epoch=1, **settings)
     other.restore({name: array.copy() for name, array in arrays.items()}, kept)
@@ -307,7 +307,7 @@ def test_a_restored_shard_goes_on_to_the_bit(kind: str) -> None:
 
 
 def test_a_gradient_that_is_in_the_checkpoint_is_not_applied_again() -> None:
-    """It was applied and saved, but the answer was lost with the process; the runtime delivers the call again."""
+    """The gradient was applied and saved, but the response was lost: the runtime delivers the call again."""
 
     async def scene() -> None:
         server = shard()
@@ -317,8 +317,8 @@ def test_a_gradient_that_is_in_the_checkpoint_is_not_applied_again() -> None:
         repeat = await other.push(values(1), stamp(0, number=5))
         assert repeat is not None and repeat.values.tolist() == [-1]
         await other.push(values(1), stamp(0, number=6))
-        another_life = await other.push(values(1), stamp(0, number=1, incarnation=8))
-        assert another_life is not None and another_life.values.tolist() == [-3]
+        next_incarnation = await other.push(values(1), stamp(0, number=1, incarnation=8))
+        assert next_incarnation is not None and next_incarnation.values.tolist() == [-3]
         assert counted(other) == {"updates": 2, "dropped/repeated_gradients": 1}
 
     play(scene())
@@ -341,7 +341,7 @@ def test_nobody_waits_at_the_barrier_of_a_shard_that_went_back() -> None:
         server = shard(mode="sync", quorum=2)
         await server.join(0, values(0), [("w", [1])])
         other = await revived(server, mode="sync", quorum=2)
-        for worker in range(2):  # both are five updates further, in the life that was lost
+        for worker in range(2):  # both are five updates ahead, as of the lost incarnation
             answer = await other.push(values(1), stamp(worker, at=5, number=6))
             assert answer is not None and answer.version == (1, 0)
         both = [other.push(values(2), stamp(worker, number=7, computed_at=Version(1, 0))) for worker in range(2)]

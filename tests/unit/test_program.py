@@ -1,4 +1,4 @@
-"""Programs: what is refused before anything starts, with which words, and how the graph describes itself."""
+"""Programs: the checks before a run, their messages, and the description of the graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from thespis.training.registry import defaults
 
 
 class Service:
-    description: ClassVar = RoleDescription(methods={"ask": Method("inference", takes="question", gives="answer")})
+    description: ClassVar = RoleDescription(methods={"ask": Method("inference", takes="request", gives="response")})
 
     def __init__(self, ctx: Any, *, size: int = 1) -> None: ...
 
@@ -95,7 +95,7 @@ def test_parts_that_cannot_travel(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_setting_that_cannot_travel_is_named() -> None:
-    """Its config is hundreds of words long."""
+    """The message stays short, although the config is hundreds of words long."""
     lock = threading.Lock()
     program = Program("test")
     program.at().add("worker", Service, impala.Config(env=lambda: lock))
@@ -191,7 +191,7 @@ def test_gradients_that_would_wait_for_ever_are_refused(workers: int, settings: 
 
 def test_a_class_without_a_description_is_a_plain_worker() -> None:
     assert description_of(Worker) == description_of(None) == RoleDescription()
-    assert description_of(Service).methods["ask"].gives == "answer"
+    assert description_of(Service).methods["ask"].gives == "response"
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_a_class_without_a_description_is_a_plain_worker() -> None:
         (Method("weights", gives="weights"), 'oracle -->|"ask: weights"| worker'),
         (Method("experience", takes="unroll"), 'worker -->|"ask: unroll (experience)"| oracle'),
         (
-            Method("inference", takes="question", gives="answer"),
-            'worker <-->|"ask: question, answer (inference)"| oracle',
+            Method("inference", takes="request", gives="response"),
+            'worker <-->|"ask: request, response (inference)"| oracle',
         ),
     ],
 )
