@@ -65,7 +65,7 @@ def test_a_stranger_of_another_user_is_closed_before_it_says_anything(monkeypatc
         there.stdin.close()
         await there.wait()
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_the_other_user_is_told_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_listening_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch, numbe
         await made.client(0)(*made.message(0))
         assert not left
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_no_descriptor_for_an_actors_memory_turns_only_that_actor_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_no_descriptor_for_an_actors_memory_turns_only_that_actor_away(monkeypat
     async def script(made: Hall) -> None:
         await made.client(0)(*made.message(0))  # a new attempt
 
-    play(script, near=True)
+    play(script, shared_memory=True)
     assert not left
 
 
@@ -163,23 +163,23 @@ def test_silent_callers_are_bounded_in_number_and_time(monkeypatch: pytest.Monke
     asyncio.run(script())
 
 
-def test_three_silent_callers_do_not_hold_up_a_direct_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_silent_callers_do_not_delay_a_direct_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "HANDSHAKE_SECONDS", 3600.0)
     monkeypatch.setattr(rendezvous, "ARENA_BYTES", 1 << 16)
     token, joined = secrets.token_bytes(accept.TOKEN_BYTES), dict[str, Connection]()
 
-    def greeter(name: str) -> Rendezvous:
+    def listener(name: str) -> Rendezvous:
         return Rendezvous(name, token, lambda *_: None, lambda _: None, joined.__setitem__)
 
     async def script() -> None:
-        server, client = greeter("server"), greeter("client")
+        server, client = listener("server"), listener("client")
         serving = asyncio.create_task(server.receive())
         silent = [accept.connect(server.address, socket.SOCK_STREAM, 5.0) for _ in range(3)]
-        line = await client.join(server.address)
+        connection = await client.join(server.address)
         assert list(joined) == ["client"]
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
-        for end in (line, joined["client"]):
+        for end in (connection, joined["client"]):
             end.close()
         for sock in (*silent, server._socket, client._socket):
             sock.close()

@@ -178,7 +178,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 @pytest.mark.parametrize("remove", [commit.discard, lambda staging: sweep(staging.parent)], ids=["discard", "sweep"])
 def test_a_late_writer_does_not_keep_a_directory(remove: Any, tmp_path: Path, late: list[Path]) -> None:
     """A checkpoint is discarded while processes still write their files."""
-    part = stage(tmp_path) / ".hub"
+    part = stage(tmp_path) / ".storage"
     part.mkdir()
     (part / "learner-0.json").write_bytes(b"{}")
     late.append(part / "learner-0.safetensors")
@@ -189,9 +189,9 @@ def test_a_late_writer_does_not_keep_a_directory(remove: Any, tmp_path: Path, la
 def test_a_late_part_does_not_spoil_a_commit(tmp_path: Path, late: list[Path]) -> None:
     staging = stage(tmp_path)
     (staging / "a.bin").write_bytes(b"whole")
-    (staging / ".hub").mkdir()
-    (staging / ".hub" / "learner-0.json").write_bytes(b"{}")
-    late.append(staging / ".hub" / "learner-0.safetensors")
+    (staging / ".storage").mkdir()
+    (staging / ".storage" / "learner-0.json").write_bytes(b"{}")
+    late.append(staging / ".storage" / "learner-0.safetensors")
     commit_directory(staging, tmp_path / "done")
     assert not late and [entry.name for entry in tmp_path.iterdir()] == ["done"]
     assert sorted(entry.name for entry in (tmp_path / "done").iterdir()) == ["a.bin", commit.MANIFEST]

@@ -93,7 +93,7 @@ def in_virtual_time(playing: Coroutine[Any, Any, None]) -> None:
 def test_roles_of_one_process_do_one_thing_at_a_time() -> None:
     async def play() -> None:
         cores = Cores(4)
-        await asyncio.gather(*(cores.work("hub", 0.01) for _ in range(3)), cores.work("actor-0", 0.01))
+        await asyncio.gather(*(cores.work("learner-0", 0.01) for _ in range(3)), cores.work("actor-0", 0.01))
         assert asyncio.get_running_loop().time() == pytest.approx(0.03)
 
     in_virtual_time(play())
@@ -112,7 +112,7 @@ def test_a_role_with_a_thread_works_beside_its_process(thread: bool, seconds: fl
         loop, cores = asyncio.get_running_loop(), Cores(4)
         assert isinstance(loop, VirtualLoop)
         learner, inference = (
-            SimulatedContext(Identity(role, 0, run_seed=0), loop, costs, cores, RNG, "hub", threaded)
+            SimulatedContext(Identity(role, 0, run_seed=0), loop, costs, cores, RNG, "learner-0", threaded)
             for role, threaded in (("learner", thread), ("inference", False))
         )
         await asyncio.gather(learner.run_in_thread("learn", 1, list), infer(inference))

@@ -166,8 +166,8 @@ def test_noise_has_the_deviation_of_each_environment_and_stays_in_bounds() -> No
     made = network(seed=2)
     obs = np.zeros((40_000, 3), np.float32)
     sigma = np.tile([0.05, 2.0], 20_000)
-    stepper = exploring(made, sigma)
-    acted = stepper.act(inputs(obs), ())
+    runner = exploring(made, sigma)
+    acted = runner.act(inputs(obs), ())
     with torch.no_grad():
         middle = made.act(torch.zeros(1, 3)).numpy()
     assert np.abs(middle).max() < 0.8
@@ -179,10 +179,10 @@ def test_there_is_no_noise_when_judged() -> None:
     made, obs = network(), transitions().obs
     with torch.no_grad():
         expected = made.act(torch.as_tensor(obs)).numpy()
-    for stepper in (PolicyRunner(made, np.random.default_rng(0)), exploring(made, 0.5)):
+    for runner in (PolicyRunner(made, np.random.default_rng(0)), exploring(made, 0.5)):
         for _ in range(2):
-            np.testing.assert_allclose(stepper.act(inputs(obs), (), greedy=True).actions, expected, rtol=1e-6)
-    assert not np.allclose(stepper.act(inputs(obs), ()).actions, expected, atol=0.1)
+            np.testing.assert_allclose(runner.act(inputs(obs), (), greedy=True).actions, expected, rtol=1e-6)
+    assert not np.allclose(runner.act(inputs(obs), ()).actions, expected, atol=0.1)
 
 
 def test_what_it_says_of_its_actions_is_what_the_critic_says() -> None:

@@ -150,10 +150,10 @@ def test_acting_in_numpy_takes_the_same_values(dueling: bool) -> None:
     made = network(dueling=dueling)
     obs = transitions().obs
     assert isinstance(obs, np.ndarray)
-    stepper = PolicyRunner(made, np.random.default_rng(0))
+    runner = PolicyRunner(made, np.random.default_rng(0))
     nothing = np.zeros(8, np.int64)
-    params, _ = stepper._forward(Inputs(obs, nothing.astype(bool), nothing, nothing.astype(np.float32)), ())
-    assert stepper._fast is not None
+    params, _ = runner._forward(Inputs(obs, nothing.astype(bool), nothing, nothing.astype(np.float32)), ())
+    assert runner._fast is not None
     np.testing.assert_allclose(params, q_of(made, obs).detach().numpy(), rtol=1e-5, atol=1e-6)
 
 

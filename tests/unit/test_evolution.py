@@ -172,9 +172,9 @@ def test_members_side_by_side_act_as_each_would_alone(spaces: Any, cfg: ESNetwor
     for row in range(6):
         policy.values[:] = members.parameters[row]
         made = network(cfg, seen, seed=1)
-        stepper = PolicyRunner(made, rng)
-        stepper.load(policy.weights(moments))
-        alone = stepper.act(one_input(obs[row : row + 1]), (), greedy=True).actions[0]
+        runner = PolicyRunner(made, rng)
+        runner.load(policy.weights(moments))
+        alone = runner.act(one_input(obs[row : row + 1]), (), greedy=True).actions[0]
         np.testing.assert_allclose(actions[row], alone, atol=1e-4)
 
 
@@ -209,9 +209,9 @@ def test_virtual_batch_normalisation_makes_perturbed_images_networks_see() -> No
     assert actions.shape == (2,) and torch.equal(found[0][0].mean, before), "acting does not change them"
     policy = ESPolicy(network(cfg, IMAGE, seed=0), reference)
     policy.values[:] = members.parameters[1]
-    stepper = PolicyRunner(network(cfg, IMAGE, seed=3), rng)
-    stepper.load(policy.weights(None))
-    assert stepper.act(one_input(obs[1:]), (), greedy=True).actions[0] == actions[1], "the saved policy acts the same"
+    runner = PolicyRunner(network(cfg, IMAGE, seed=3), rng)
+    runner.load(policy.weights(None))
+    assert runner.act(one_input(obs[1:]), (), greedy=True).actions[0] == actions[1], "the saved policy acts the same"
     plain: Any = network(replace(cfg, virtual_batch_norm=False), IMAGE, seed=0)
     assert not any("mean" in name for name in plain.state_dict())
 

@@ -70,7 +70,7 @@ def test_actors_get_their_own_rows(way: str, request: pytest.FixtureRequest) -> 
         assert endpoint.address.startswith(where.get(way, "127.0.0.1:"))
 
     tls = request.getfixturevalue("certificate") if way == "tls" else None
-    play(script, address=None if way == "unix" else "127.0.0.1", tls=tls, near=way == "memory")
+    play(script, address=None if way == "unix" else "127.0.0.1", tls=tls, shared_memory=way == "memory")
 
 
 # -- refused clients ----------------------------------------------------------------------------
@@ -275,8 +275,8 @@ def test_a_question_outincarnations_its_stream(monkeypatch: pytest.MonkeyPatch, 
     play(script, batch=3 * ROWS, patience=NEVER)
 
 
-@pytest.mark.parametrize("near", [True, False], ids=["memory", "grpc"])
-def test_a_new_life_takes_the_place_of_the_old(near: bool) -> None:
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "grpc"])
+def test_a_new_life_takes_the_place_of_the_old(shared_memory: bool) -> None:
     async def script(made: Hall) -> None:
         old = made.client(0)
         for _ in range(4):
@@ -290,12 +290,12 @@ def test_a_new_life_takes_the_place_of_the_old(near: bool) -> None:
             "the unfinished unrolls of the old incarnation are dropped"
         )
 
-    play(script, near=near)
+    play(script, shared_memory=shared_memory)
 
 
-@pytest.mark.parametrize("near", [True, False], ids=["memory", "grpc"])
-def test_a_server_that_was_restarted_is_found_where_it_is(near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shm_client if near else grpc_client, "_RETRY_SECONDS", 0.01)
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "grpc"])
+def test_a_server_that_was_restarted_is_found_where_it_is(shared_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm_client if shared_memory else grpc_client, "_RETRY_SECONDS", 0.01)
 
     async def script(made: Hall) -> None:
         line = made.client(0)
@@ -307,7 +307,7 @@ def test_a_server_that_was_restarted_is_found_where_it_is(near: bool, monkeypatc
         after = await made(Stream(("actor", 0), 0))
         assert before.address != after.address and before.token != after.token
 
-    play(script, near=near)
+    play(script, shared_memory=shared_memory)
 
 
 def test_the_socket_is_private_and_goes_with_the_server() -> None:

@@ -82,7 +82,7 @@ def test_ancestors_and_the_picture(tmp_path: Path) -> None:
 
 def test_without_matplotlib_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert draw_ancestry(tmp_path) == '  no plot of the lineage: pip install "thespis[plots]"'
+    assert draw_ancestry(tmp_path) == '  no plot of the population: pip install "thespis[plots]"'
     assert not (tmp_path / "ancestry.png").exists()
 
 

@@ -35,11 +35,11 @@ def terminated() -> gym.Env[Any, Any]:
 def collect(env: Any, number: int, envs: int = 1, length: int = 3, lstm: int = 0, **settings: Any) -> list[Unroll]:
     async def scene() -> list[Unroll]:
         made = build_network(ActorCritic, NetworkConfig(hidden=(8,), lstm=lstm), describe_env(env), seed=0)
-        stepper = PolicyRunner(made, np.random.default_rng(0))
+        runner = PolicyRunner(made, np.random.default_rng(0))
         ctx = YieldingContext(Identity("worker", 0, run_seed=1))
-        windows = InlineCollector(ctx, make_envs(env, envs), stepper, length, lambda: Version(0, 4), **settings)
-        taken = [await windows.next() for _ in range(number)]
-        await windows.close()
+        collector = InlineCollector(ctx, make_envs(env, envs), runner, length, lambda: Version(0, 4), **settings)
+        taken = [await collector.next() for _ in range(number)]
+        await collector.close()
         steps = sum(int(unroll.valid.sum()) for unroll in taken)
         assert steps <= ctx.take_report().counters["env_steps"] <= steps + length * envs
         for unroll in taken:  # the recorded actions are the actions taken
@@ -57,9 +57,9 @@ def collect(env: Any, number: int, envs: int = 1, length: int = 3, lstm: int = 0
 @pytest.mark.parametrize("env", [terminated, truncated])
 def test_a_window_ends_with_the_episode(env: Any, lstm: int) -> None:
     """Episodes of five steps in unrolls of three: three, two, three, two, ... steps, with correct starts."""
-    windows = collect(env, 6, lstm=lstm, cut=True)
-    assert [len(unroll.rewards) for unroll in windows] == [3, 2] * 3
-    for index, unroll in enumerate(windows):
+    collector = collect(env, 6, lstm=lstm, cut=True)
+    assert [len(unroll.rewards) for unroll in collector] == [3, 2] * 3
+    for index, unroll in enumerate(collector):
         steps = len(unroll.rewards)
         assert unroll.valid.all(), "the reset is in no unroll"
         assert unroll.inputs.first[0, 0] == (index % 2 == 0) and not unroll.inputs.first[1:-1].any()
@@ -75,19 +75,19 @@ def test_a_window_ends_with_the_episode(env: Any, lstm: int) -> None:
 
 
 def test_an_episode_that_ends_with_the_window() -> None:
-    windows = collect(terminated, 4, length=5, cut=True)
-    assert [unroll.rewards[:, 0].tolist() for unroll in windows] == [[1, 2, 3, 4, 5]] * 4
-    assert all(unroll.terminated[-1, 0] and unroll.inputs.first[0, 0] for unroll in windows)
+    collector = collect(terminated, 4, length=5, cut=True)
+    assert [unroll.rewards[:, 0].tolist() for unroll in collector] == [[1, 2, 3, 4, 5]] * 4
+    assert all(unroll.terminated[-1, 0] and unroll.inputs.first[0, 0] for unroll in collector)
 
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_otherwise_episodes_follow_each_other(ahead: bool) -> None:
-    windows = collect(terminated, 8, envs=2, ahead=ahead)
-    assert all(unroll.rewards.shape == (3, 2) for unroll in windows)
-    rewards = np.concatenate([unroll.rewards for unroll in windows])
-    valid = np.concatenate([unroll.valid for unroll in windows])
-    lived = rewards[valid[:, 0], 0].tolist()
-    assert lived == ([1, 2, 3, 4, 5] * 5)[: len(lived)] and len(lived) >= 20
+    collector = collect(terminated, 8, envs=2, ahead=ahead)
+    assert all(unroll.rewards.shape == (3, 2) for unroll in collector)
+    rewards = np.concatenate([unroll.rewards for unroll in collector])
+    valid = np.concatenate([unroll.valid for unroll in collector])
+    earned = rewards[valid[:, 0], 0].tolist()
+    assert earned == ([1, 2, 3, 4, 5] * 5)[: len(earned)] and len(earned) >= 20
 
 
 def returns(rewards: list[float], last: float, ended: list[bool]) -> list[float]:

@@ -54,13 +54,13 @@ class Shelf:
 
 def drink(ratio: float, batches: int, times: int, batch: int = 16) -> tuple[Shelf, Shelf, list[Array]]:
     """Take batches and return priorities; return the marks in each batch."""
-    lived, shown = Shelf(1.0, True), Shelf(-1.0, False)
+    agent, shown = Shelf(1.0, True), Shelf(-1.0, False)
     ctx = FakeContext(Identity("learner", 0, run_seed=0))
     marks: list[Array] = []
     taken_in: list[int] = []
 
     async def scene() -> None:
-        origins = [lived.origin(1 - ratio), shown.origin(ratio)]
+        origins = [agent.origin(1 - ratio), shown.origin(ratio)]
         source = MixedSource(ctx, origins, batch, batches, lambda number: (np.zeros((number, 5), np.float32),))
         for _ in range(times):
             taken = await source.next()
@@ -77,8 +77,8 @@ def drink(ratio: float, batches: int, times: int, batch: int = 16) -> tuple[Shel
         await source.close()
 
     asyncio.run(scene())
-    assert taken_in == sorted(taken_in) and all(count <= 1000 * lived.keys for count in taken_in), "the agent's steps"
-    return lived, shown, marks
+    assert taken_in == sorted(taken_in) and all(count <= 1000 * agent.keys for count in taken_in), "the agent's steps"
+    return agent, shown, marks
 
 
 @pytest.mark.parametrize(("ratio", "batches"), [(0.25, 1), (0.25, 4), (1 / 16, 3)])
@@ -100,12 +100,12 @@ def test_at_the_ends_of_the_ratio_one_replay_is_never_touched(ratio: float, idle
 
 
 def test_priorities_go_back_to_where_a_sequence_came_from() -> None:
-    lived, shown, marks = drink(0.25, 2, 50)
-    for shelf in (lived, shown):
+    agent, shown, marks = drink(0.25, 2, 50)
+    for shelf in (agent, shown):
         keys = np.concatenate([keys for keys, _ in shelf.sent])
         np.testing.assert_array_equal(keys, np.arange(len(keys)), "each once, in order")
         np.testing.assert_array_equal(np.concatenate([sent for _, sent in shelf.sent]), shelf.mark * (1 + keys))
-    assert sum(len(keys) for shelf in (lived, shown) for keys, _ in shelf.sent) == sum(map(len, marks))
+    assert sum(len(keys) for shelf in (agent, shown) for keys, _ in shelf.sent) == sum(map(len, marks))
 
 
 def lock(**settings: Any) -> Config:

@@ -99,8 +99,8 @@ def test_a_setting_that_cannot_travel_is_named() -> None:
     lock = threading.Lock()
     program = Program("test")
     program.at().add("worker", Service, impala.Config(env=lambda: lock))
-    told = refusal(program)
-    assert told.startswith("worker 0: env (<function") and "Config(" not in told
+    message = refusal(program)
+    assert message.startswith("worker 0: env (<function") and "Config(" not in message
 
 
 def test_a_lambda_that_can_travel_is_no_problem() -> None:

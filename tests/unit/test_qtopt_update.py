@@ -11,7 +11,7 @@ import pytest
 import torch
 from fakes import FakeContext, play, settle
 from gymnasium import spaces
-from pushes import SGD, stamp, values
+from pushes import SGD, gradient_meta, values
 
 from thespis.algorithms.updates.qtopt import Labeller, QTOptUpdate, clipped_double_q
 from thespis.core.budget import Budget
@@ -153,7 +153,7 @@ async def learn(held: AveragingServer, updates: int) -> list[float]:
     averages = []
     for _ in range(updates):
         number = held.version.update + 1
-        await held.push(values(-1.0), stamp(0, at=number - 1, number=number))
+        await held.push(values(-1.0), gradient_meta(0, at=number - 1, number=number))
         got = await held.pull(None)
         assert got is not None
         averages.append(float(got.values[0]))
@@ -175,7 +175,7 @@ def test_the_second_network_is_the_first_as_of_the_last_multiple_of_the_lag() ->
             assert lagged is not None and lagged.version.update == update - update % 4
             assert lagged.values[0] == np.float32(seen[update - update % 4])
         assert await held.lagged(lagged.version) is None, "nothing newer"
-        pushed = await held.push(values(0.0), stamp(0, at=11, number=12))
+        pushed = await held.push(values(0.0), gradient_meta(0, at=11, number=12))
         assert pushed is not None and pushed.values.tolist() == [11.0], (
             "trainers receive the parameters, not the average"
         )

@@ -325,15 +325,15 @@ def test_deviations_are_bounded() -> None:
 
 def test_who_acts_draws_and_who_judges_does_not() -> None:
     made, obs = network(), np.zeros((20_000, 3), np.float32)
-    stepper = PolicyRunner(made, np.random.default_rng(0))
-    acted = stepper.act(inputs(obs), ())
+    runner = PolicyRunner(made, np.random.default_rng(0))
+    acted = runner.act(inputs(obs), ())
     with torch.no_grad():
         mean, log_std = made.policy_params(torch.zeros(1, 3)).numpy()[0].reshape(2, 2)
     u = np.arctanh(acted.actions.astype(np.float64))
     np.testing.assert_allclose(u.mean(0), mean, atol=0.05 * np.exp(log_std).max())
     np.testing.assert_allclose(u.std(0), np.exp(log_std), rtol=0.05)
     assert acted.q is None and acted.state == ()
-    greedy = stepper.act(inputs(obs[:2]), (), greedy=True).actions
+    greedy = runner.act(inputs(obs[:2]), (), greedy=True).actions
     np.testing.assert_allclose(greedy, np.tanh([mean, mean]), rtol=1e-5)
 
 

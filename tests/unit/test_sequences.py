@@ -242,17 +242,17 @@ def test_the_learner_computes_what_the_actor_did(feedback: bool) -> None:
     envs = make_envs("thespis/Recall-v0", 4)
     cfg = QNetworkConfig(hidden=(16,), lstm=16, dueling=True, feedback=feedback)
     network = init_network(lambda: QNetwork(envs.observation_space, envs.action_space, cfg), 0)
-    stepper = PolicyRunner(network, np.random.default_rng(0))
-    stepper.explore(0.3)
+    runner = PolicyRunner(network, np.random.default_rng(0))
+    runner.explore(0.3)
     shape = SequenceShape(12, 4, 6, 5, 0.99, 0.9)
-    inputs, state = first_inputs(envs.reset(0), envs), stepper.initial_state(4)
+    inputs, state = first_inputs(envs.reset(0), envs), runner.initial_state(4)
     writer = UnrollWriter(shape.period, inputs, state)
     steps = StepStorage(StepLayout.of(inputs.obs[0], np.empty((), np.int64), values=True), 3000)  # type: ignore[index]
     window = SequenceWindow(shape, 3000, lambda rewards: rewards)
     starts = []
     heads = None
     for _ in range(180):
-        acted = stepper.act(inputs, state)
+        acted = runner.act(inputs, state)
         step = envs.step(acted.actions)
         inputs, state = next_inputs(step, acted.actions), acted.state
         unroll = writer.write(acted, Version(0, 0), step, inputs)

@@ -139,7 +139,7 @@ def test_who_looks_is_sent_no_message() -> None:
         assert answer.done() and answer.result().actions.tolist() == wanted(0, 1, ROWS)
         assert not client._buffer.spinning
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_who_has_stopped_looking_is_woken() -> None:
@@ -158,7 +158,7 @@ def test_who_has_stopped_looking_is_woken() -> None:
             assert (await answer).actions.tolist() == wanted(0, number, ROWS)
         assert slept == [-1, -1, -1, 32, 64, 128], "failed spins become less and less frequent"
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_an_answer_that_came_as_it_stopped_looking_is_not_missed() -> None:
@@ -170,7 +170,7 @@ def test_an_answer_that_came_as_it_stopped_looking_is_not_missed() -> None:
         client._socket.send(shm_client.WAKE_UP.pack(0))
         assert (await answer).actions.tolist() == wanted(0, 1, ROWS)
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 # -- refused clients ----------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_strangers_are_told_why(case: str) -> None:
             "the server continues"
         )
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_who_says_nothing_keeps_nobody_waiting() -> None:
@@ -234,7 +234,7 @@ def test_who_says_nothing_keeps_nobody_waiting() -> None:
         await asyncio.wait_for(made.client(0)(*made.message(0)), 2.0)
         silent.close()
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_an_actor_with_other_arrays_fails_with_the_reason() -> None:
@@ -247,7 +247,7 @@ def test_an_actor_with_other_arrays_fails_with_the_reason() -> None:
             with pytest.raises(HandshakeRefused, match="actor 0 has observation .* takes"):
                 await client(*step_message)
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 # -- streams that break -------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_a_question_outlives_its_stream() -> None:
             assert steps.tolist() == [100.0, 100.0], "a step is missing or duplicated"
         assert len(made.unrolls) == 4
 
-    play(script, batch=3 * ROWS, patience=NEVER, near=True)
+    play(script, batch=3 * ROWS, patience=NEVER, shared_memory=True)
 
 
 def test_a_server_that_is_never_there_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,4 +287,4 @@ def test_a_server_that_is_never_there_is_given_up(monkeypatch: pytest.MonkeyPatc
             await client(*made.message(0))
         made.open()
 
-    play(script, near=True)
+    play(script, shared_memory=True)

@@ -239,10 +239,10 @@ def test_it_can_be_waited_for_without_the_event_loop(memory: Callable[[int], int
 
 def test_what_comes_while_a_message_is_taken_in_waits_its_turn(memory: Callable[[int], int]) -> None:
     async def scene(one: End, two: End) -> None:
-        def look_again(line: Connection, message: Any, nbytes: int) -> None:
+        def look_again(connection: Connection, message: Any, nbytes: int) -> None:
             two.got.append(message[0])
             one.connection.send((message[0] + 10, (None,)))
-            line.poll()
+            connection.poll()
 
         two.connection._received = look_again
         for number in range(3):

@@ -171,7 +171,7 @@ class Push(Named, Protocol):
 
 
 class Attend(Named, Protocol):
-    """Tell a group of learners that this one is alive; returns after part of the group's timeout."""
+    """Report to a group of learners that this one is alive; returns after part of the group's timeout."""
 
     def __call__(self, member: Member, /) -> Awaitable[None]: ...
 
