@@ -32,14 +32,14 @@ def beyond(run: Path) -> int:
     return int(json.loads(rows[-1])["step"]) - int(read(newest(run) / "meta.json")["env_steps"])
 
 
-@pytest.mark.parametrize(("shards", "process"), [(1, "storage"), (2, "replay-1")])
-def test_a_killed_replay_loses_what_its_checkpoint_has_not(shards: int, process: str, stage: Stage) -> None:
+@pytest.mark.parametrize(("shards", "killed"), [(1, "storage"), (2, "replay-1")])
+def test_a_killed_replay_loses_what_its_checkpoint_has_not(shards: int, killed: str, stage: Stage) -> None:
     process = stage.start("train", "apex", "--run-dir", stage.run, *FLAGS.split(), "--replay.shards", shards)
     until(lambda: process.poll() is not None or beyond(stage.run) > 100, 60)
     assert process.poll() is None, process.communicate()
-    os.kill(int(read(stage.run / "topology.json")["pids"][process]), signal.SIGKILL)
+    os.kill(int(read(stage.run / "topology.json")["pids"][killed]), signal.SIGKILL)
     log = stage.run / "log.txt"
-    until(lambda: f"{process} resumes from update-" in log.read_text(), 60)
+    until(lambda: f"{killed} resumes from update-" in log.read_text(), 60)
     saved = newest(stage.run)
     until(lambda: newest(stage.run) != saved and beyond(stage.run) > 0, 60)
     process.send_signal(signal.SIGINT)

@@ -204,17 +204,17 @@ def test_strangers_are_told_why(case: str) -> None:
         stream, endpoint = good._socket, await made(Stream(("actor", 0), 0))
         given = bytes.fromhex(endpoint.token) if token is None else token
 
-        def knock() -> bytes:
+        def attempt() -> bytes:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
                 stranger.settimeout(10)
                 stranger.connect(f"\0{endpoint.address}")
                 stranger.send(given + said)
                 return stranger.recv(1 << 16)
 
-        knocking = asyncio.get_running_loop().run_in_executor(None, knock)
+        attempting = asyncio.get_running_loop().run_in_executor(None, attempt)
         for _ in range(10):
             await good(*made.message(1))
-        assert why in (await knocking).decode()
+        assert why in (await attempting).decode()
         await good(*made.message(1))
         assert good._socket is stream, "the actor's only stream"
         later = made.client(0, incarnation=1)
