@@ -86,7 +86,7 @@ def test_nothing_is_stored_for_a_producer_that_died_waiting(on: str, how: str, p
 def test_a_queue_that_dies_is_called_again(on: str, how: str, perform: Any, tmp_path: Path) -> None:
     def fragile(program: Program) -> Any:
         once = tmp_path / "queue.crashed"
-        return program.at(process="services", restarts=1).add(
+        return program.at(process="storage", restarts=1).add(
             "queue", Forgetful.fragile, capacity=CAPACITY, crash_at=(20, how), once=once
         )
 

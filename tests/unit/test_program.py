@@ -142,9 +142,9 @@ def test_adding_the_same_name_counts_up() -> None:
 
 def test_a_shared_process_has_the_patience_of_its_least_patient_role() -> None:
     program = Program("test")
-    program.at(process="services", restarts=5).add("queue", Queue, capacity=1)
-    program.at(process="services", restarts=2).add("weights", WeightStore)
-    assert restart_limit(program.processes["services"]) == 2
+    program.at(process="storage", restarts=5).add("queue", Queue, capacity=1)
+    program.at(process="storage", restarts=2).add("weights", WeightStore)
+    assert restart_limit(program.processes["storage"]) == 2
 
 
 def test_arrows_and_description() -> None:
