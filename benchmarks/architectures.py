@@ -1,4 +1,4 @@
-"""Steps per second of several architectures on one environment, in turns, and where their roles wait.
+"""Compares the steps per second and the wait shares of several architectures, which take turns on one environment.
 
 python benchmarks/architectures.py impala a3c a2c
 python benchmarks/architectures.py impala a3c --env Pendulum-v1 --steps 200000
@@ -18,7 +18,7 @@ from thespis import train
 
 
 def measure(architecture: str, env: str, steps: int) -> tuple[float, dict[str, float], float]:
-    """Steps per second, the share of its time that each role waited, and the mean lag."""
+    """Return steps per second, the wait share of each role, and the mean lag."""
     with tempfile.TemporaryDirectory() as directory:
         run = train(
             architecture, env=env, total_steps=steps, eval_episodes=0, run_dir=Path(directory) / "run", quiet=True

@@ -1,9 +1,10 @@
-"""How a generation of evolution strategies scales with workers, simulated: virtual time and bytes, both protocols.
+"""Simulates how a generation of evolution strategies scales with the number of workers, for both protocols.
 
 python benchmarks/es_scaling.py [--workers 1 10 100 1000] [--plot docs/images/es_scaling.png]
 
-Each worker plays one pair at a time, 1,000 pairs make a generation. Environments and updates are real; a step of the
-environment is taken to cost 20 ms and the network 1 ms and 10 Gb/s.
+The results are virtual time and bytes per generation. Each worker plays one pair at a time, and a generation has 1,000
+pairs. Environments and updates are real. The cost model assumes 20 ms per environment step, and a network with 1 ms of
+latency and 10 Gb/s.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ edges:
 
 
 class Measured(NamedTuple):
-    """Per generation."""
+    """Measurements per generation."""
 
     seconds: float
     bytes: float
@@ -51,7 +52,7 @@ def measure(workers: int, protocol: str, generations: int, pairs: int) -> Measur
             "stall_timeout": 1e6,
             "checkpoint_every": 1e6,
             "eval_episodes": 0,
-            "total_steps": (generations - 1) * pairs * 2 * 25 + 1,  # at first an episode has nearly 25 steps
+            "total_steps": (generations - 1) * pairs * 2 * 25 + 1,  # early episodes have nearly 25 steps
         }
         result = train("es", run_dir=Path(directory) / "run", quiet=True, **settings).summary
     updates = result["updates"]

@@ -1,4 +1,4 @@
-"""What does it cost to ask another process for actions? Round trips of one actor, against a bare Unix-socket echo.
+"""Measures the round trip of an inference request from one actor, next to a bare echo over a Unix socket.
 
 python benchmarks/inference.py
 python benchmarks/inference.py --rows 1 8 64 256 --calls 5000
@@ -27,8 +27,8 @@ from thespis.core.types import Inputs, Stream, Version, VersionedWeights
 OBSERVATION = 4
 ROWS = (1, 8, 64)
 ENOUGH = 10**12
-"""Steps that nobody takes: the run ends when the questions are asked."""
-WAYS = {"shared memory": "near", "runtime's edge": None, "gRPC, Unix socket": "unix", "gRPC, TCP loopback": "tcp"}
+"""Step limit. The actor reports this many steps once it has sent all requests, which ends the run."""
+WAYS = {"shared memory": "shm", "runtime's edge": None, "gRPC, Unix socket": "unix", "gRPC, TCP loopback": "tcp"}
 
 
 def inputs(rows: int) -> Inputs:
@@ -37,7 +37,7 @@ def inputs(rows: int) -> Inputs:
 
 
 def summarise(seconds: list[float]) -> dict[str, float]:
-    """Microseconds, without the first tenth."""
+    """Return statistics in microseconds, without the first tenth of the calls."""
     steady = np.array(seconds[len(seconds) // 10 :]) * 1e6
     return {"p50": float(np.percentile(steady, 50)), "p99": float(np.percentile(steady, 99)), "mean": steady.mean()}
 
@@ -52,7 +52,7 @@ def timed(call: Callable[[], Any], calls: int) -> dict[str, float]:
 
 
 def bare_echo(rows: int, calls: int) -> dict[str, float]:
-    """As many bytes as the arrays of a question have, there and back, by two blocking processes."""
+    """Measure an echo between two blocking processes, with as many bytes as the arrays of a request."""
     payload = bytes(rows * (4 * OBSERVATION + 4 + 1))
     ours, theirs = socket.socketpair()
     child = os.fork()
@@ -83,7 +83,7 @@ def spaces() -> Any:
     return Spaces(Box(-1.0, 1.0, (OBSERVATION,), np.float32), Discrete(2))
 
 
-def stepper(rng: np.random.Generator) -> Any:
+def policy_runner(rng: np.random.Generator) -> Any:
     algorithm = VTrace()
     return algorithm.build_policy_runner(algorithm.build_network(spaces(), seed=0), rng)
 
@@ -96,20 +96,20 @@ def layout(rows: tuple[int, ...]) -> Any:
 
 
 def forward(rows: int, calls: int) -> dict[str, float]:
-    """The policy by itself."""
-    made, given = stepper(np.random.default_rng(0)), inputs(rows)
-    return timed(lambda: made.act(given, ()), calls)
+    """Measure the forward pass alone."""
+    runner, given = policy_runner(np.random.default_rng(0)), inputs(rows)
+    return timed(lambda: runner.act(given, ()), calls)
 
 
-class Standing:
-    """Weights that never change."""
+class ConstantWeights:
+    """An edge to weights that never change."""
 
     name = "inference.weights.next"
 
-    def __init__(self, made: Any) -> None:
+    def __init__(self, runner: Any) -> None:
         from thespis.networks.policy_runner import export_weights
 
-        self._weights = export_weights(made._network)
+        self._weights = export_weights(runner.network)
 
     async def __call__(self, newer_than: Version | None) -> VersionedWeights:
         import asyncio
@@ -123,31 +123,31 @@ def build_server(ctx: Context, way: str | None, rows: tuple[int, ...]) -> Any:
     from thespis.experience.trajectory_assembler import TrajectoryAssembler
     from thespis.roles import Batching, InferenceServer
 
-    async def forget(stream: Stream, unroll: Any) -> None:
-        """What is lived through is not what is measured, but it is written down as in a run."""
+    async def discard(stream: Stream, unroll: Any) -> None:
+        """Discard an unroll. The server assembles unrolls as in a run, but this benchmark does not use them."""
 
-    made = stepper(ctx.rng("policy"))
-    seats = TrajectoryAssembler(16, made.initial_state, np.zeros((), np.int64))
-    channel_server: Any = None
-    if way == "near":
+    runner = policy_runner(ctx.rng("policy"))
+    slots = TrajectoryAssembler(16, runner.initial_state, np.zeros((), np.int64))
+    listener: Any = None
+    if way == "shm":
         from thespis.transport.shm_server import ShmInferenceServer
 
-        channel_server = ShmInferenceServer(layout(rows))
+        listener = ShmInferenceServer(layout(rows))
     elif way is not None:
         from thespis.transport.grpc_server import GrpcInferenceServer
 
-        channel_server = GrpcInferenceServer(layout(rows), "127.0.0.1" if way == "tcp" else None)
-    return InferenceServer(ctx, made, seats, Standing(made), forget, Batching(1, 0.0), listener=channel_server)
+        listener = GrpcInferenceServer(layout(rows), "127.0.0.1" if way == "tcp" else None)
+    return InferenceServer(ctx, runner, slots, ConstantWeights(runner), discard, Batching(1, 0.0), listener=listener)
 
 
-class Responder:
-    """Asks as an actor does whose environments take no time."""
+class Requester:
+    """Sends requests as an actor does whose environments take no time."""
 
     def __init__(
         self, ctx: Context, act: Any, way: str | None, rows: tuple[int, ...], calls: int, results: str
     ) -> None:
         self._ctx, self._act, self._rows, self._calls, self._results = ctx, act, rows, calls, results
-        if way == "near":
+        if way == "shm":
             from thespis.transport.shm_client import ShmInferenceClient
 
             self._act = ShmInferenceClient(ctx, act.sibling("open_session"), layout(rows))
@@ -179,7 +179,7 @@ class Responder:
 
 
 def served(rows: tuple[int, ...], calls: int, way: str | None) -> dict[int, dict[str, float]]:
-    """The whole way of a question in a run: actor, line, server, policy, and back."""
+    """Measure requests of a run: actor, channel, server, policy, and back."""
     from thespis.roles import InferenceServer
     from thespis.runs.directory import RunDirectory
     from thespis.runs.terminal.screen import Screen
@@ -191,7 +191,7 @@ def served(rows: tuple[int, ...], calls: int, way: str | None) -> dict[int, dict
         results = Path(directory) / "results.json"
         program = Program("inference")
         server = program.at().add("inference", build_server, way, rows)
-        program.at().add("actor", Responder, server.edge("act"), way, rows, calls, str(results))
+        program.at().add("actor", Requester, server.edge("act"), way, rows, calls, str(results))
         program.check()
         run = RunDirectory.create("inference", "none", 0, Path(directory) / "run")
         session = Session(Experiment(total_steps=ENOUGH), program, run, Screen(quiet=True))

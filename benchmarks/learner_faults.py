@@ -1,9 +1,9 @@
-"""What faults cost a group of learners: updates, and the time until the others go on and a replacement takes part.
+"""Measures what faults cost a group of learners: lost updates, and seconds until it continues and is complete again.
 
 python benchmarks/learner_faults.py [--learners 3] [--seconds 600] [--every 30] [--on local]
 
 Runs without and with faults follow each other. The faults alternate: a learner is killed, and a learner is stopped and
-continued after 6 seconds. Times are seen from outside, so they include a report interval of 0.1 s.
+continued after 6 seconds. Times are measured from outside, so they include a report interval of 0.1 s.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Run:
 
 
 def harm(run: Run, every: float, until: float) -> None:
-    """Kill and stop learners in turn, and print how long the others waited and when the group was complete again."""
+    """Kill and stop learners in turn; print how long the others waited and when the group was complete again."""
     whole = float(run.learners)
     run.wait(lambda members: members == whole)
     for number in itertools.count():

@@ -1,9 +1,9 @@
-"""What several learners gain: on the cores of this machine, and in the simulation on a network that is described.
+"""Measures what several learners gain, on the cores of this machine and on a simulated network.
 
 python benchmarks/learners.py [--learners 2] [--seconds 20] [--rounds 3] [--simulated 1 4 16]
 
-On this machine the learners train the convolutional network of DQN on replayed images; the actors have next to nothing
-to do. Runs of one learner and of several follow each other, and the figure is the median of their ratios. In the
+On this machine the learners train the convolutional network of DQN on replayed images; the actors have almost no
+work. Runs of one learner and of several follow each other, and the figure is the median of their ratios. In the
 simulation an update takes 20 ms and a message 1 ms.
 """
 

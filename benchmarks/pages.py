@@ -1,4 +1,4 @@
-"""Measured parts of pages in docs/, kept between two marks, and the machine they were measured on."""
+"""The measured parts of pages in docs/, between two comments, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from thespis.core.system.cores import available_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-"""What was measured, as JSON; an interrupted benchmark goes on from there."""
+"""Directory of the results as JSON. An interrupted benchmark continues from them."""
 
 
 def machine() -> str:
-    """Cores, CPU and memory, in a few words."""
+    """Describe cores, CPU and memory of this machine."""
     model = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -34,7 +34,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def replace_part(page: Path, part: str, text: str) -> None:
-    """Put `text` between `<!-- part -->` and `<!-- /part -->`; everything else on the page is written by hand."""
+    """Replace the text between `<!-- part -->` and `<!-- /part -->`; the rest of the page is written by hand."""
     before, opening, rest = page.read_text().partition(f"<!-- {part} -->")
     _, closing, after = rest.partition(f"<!-- /{part} -->")
     if not closing:
@@ -43,14 +43,14 @@ def replace_part(page: Path, part: str, text: str) -> None:
 
 
 def load(name: str) -> dict[str, Any]:
-    """Results kept under that name; empty if there are none."""
+    """Return the saved results of this name; empty if there are none."""
     path = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
 
 def keep(name: str, results: dict[str, Any]) -> None:
-    """Write all results, whole or not at all: the next call goes on from them."""
+    """Save all results atomically; the next call continues from them."""
     RESULTS.mkdir(exist_ok=True)
     half = RESULTS / f"{name}.json.half"
     half.write_text(json.dumps(results, indent=1))

@@ -1,9 +1,9 @@
-"""Population-based training against random search: the same members, draws and steps, with and without copying.
+"""Compares population-based training with random search: the same members, draws and steps, but no copies.
 
 python benchmarks/pbt.py --member a2c --population 8 --steps 20000 --interval 5000
 
-Random search is a population that is never judged before its end. Either way all members play 20 greedy episodes in the
-end, and the best of them counts.
+Random search is a population whose only comparison is at the end. In both cases all members play 20 greedy episodes at
+the end, and the best member counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def score(args: argparse.Namespace, seed: int, interval: int) -> dict[str, Any]:
             on=args.on,
             seed=seed,
             population=args.population,
-            envs_per_actor=8,  # so that an interval is some whole episodes of each
+            envs_per_actor=8,  # few enough that several episodes of each end within an interval
             total_steps=args.population * args.steps,
             interval=interval,
             settings=tuple(args.settings),
@@ -40,14 +40,14 @@ def score(args: argparse.Namespace, seed: int, interval: int) -> dict[str, Any]:
             quiet=True,
         )
         seconds = time.perf_counter() - started
-        lineage = History(run.path)
-        members = [TrainedRun(run.path / "members" / member.run) for member in lineage.members.values()]
+        history = History(run.path)
+        members = [TrainedRun(run.path / "members" / member.run) for member in history.members.values()]
         returns = [fmean(episode.reward for episode in play(member, 20).episodes) for member in members]
         return {
             "best": max(returns),
             "median": median(returns),
             "steps": run.summary["env_steps"],
-            "copies": sum(row.event == "copy" for row in lineage.rows),
+            "copies": sum(row.event == "copy" for row in history.rows),
             "seconds": seconds,
         }
 
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--on", default="simulation")
     parser.add_argument("--population", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=20_000, help="of each member")
+    parser.add_argument("--steps", type=int, default=20_000, help="steps per member")
     parser.add_argument("--interval", type=int, default=5_000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--settings", nargs="*", default=["optimizer.anneal=false"])

@@ -1,4 +1,4 @@
-"""What the simulation says of the scaling benchmark's runs, with a cost model that is made of measured costs."""
+"""Predicts the runs of the scaling benchmark in the simulation, with a cost model made from measured costs."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from thespis.runtime.virtual_time import SimulatedContext
 from thespis.training.launch import launch
 
 CALIBRATED = 128
-"""Actors of the run that says what a step takes of a core: more of them than a few cores can serve."""
+"""Number of actors in the run that calibrates the CPU time of a step: more than a few cores can serve."""
 START_SECONDS = 1.0
-"""Virtual seconds in which simulated processes come up: a few unrolls, so that actors complete theirs at any time."""
+"""Virtual seconds within which simulated processes start: a few unrolls, so that actors are out of step."""
 REPORT_SECONDS = 0.25
-"""Virtual seconds between two looks at a simulated run."""
+"""Virtual seconds between two reports of a simulated run."""
 STEPPING = ("actor", "worker")
 """Roles that step environments."""
 CACHE_BYTES = 32 << 20
-"""About as much as the caches hold that cores share."""
+"""About the size of the caches that cores share."""
 
 Times = dict[str, list[tuple[int, float]]]
-"""By kind of work: how many items, and how many seconds it took."""
+"""Measurements by kind of work: number of items, and seconds."""
 
 
 def time_work(name: str, actors: int, settings: dict[str, Any], times: Times) -> None:
-    """Run roles of a few actors in one process, one at a time, and add how long each stretch of work really took.
+    """Run the roles of a few actors in one process, one at a time, and add the real duration of each piece of work.
 
-    Each finds the caches full of something else, as in a process that comes back when others have used its core.
+    The caches are overwritten before each piece, as in a process that waited while others used its core.
     """
     others = np.ones(CACHE_BYTES, np.uint8)
 
@@ -67,7 +67,7 @@ def time_work(name: str, actors: int, settings: dict[str, Any], times: Times) ->
 
 
 def fit(found: list[tuple[int, float]]) -> dict[str, float]:
-    """Seconds per call and per item: a line through the medians of each number of items."""
+    """Fit seconds per call and per item: a line through the medians of each number of items."""
     by_items: dict[int, list[float]] = defaultdict(list)
     for items, seconds in found:
         by_items[items].append(seconds)
@@ -79,7 +79,7 @@ def fit(found: list[tuple[int, float]]) -> dict[str, float]:
 
 
 def sleep_seconds() -> list[float]:
-    """How long a wait of `STEP_SECONDS` really is: a range that nine of ten waits are in."""
+    """Return the range of real durations of a wait of `STEP_SECONDS`, which contains nine of ten waits."""
     took = []
     for _ in range(100):
         started = time.perf_counter()
@@ -89,7 +89,7 @@ def sleep_seconds() -> list[float]:
 
 
 def cost_model(name: str, latency: float) -> dict[str, Any]:
-    """Costs of work from batches as small and as large as they get, of messages from what one way of them takes."""
+    """Return a cost model: work measured with the smallest and the largest batches, and `latency` for every message."""
     times: Times = defaultdict(list)
     for actors, scale in ((2, 1), (16, 64)):
         time_work(name, actors, SETTINGS[name](scale), times)
@@ -99,10 +99,10 @@ def cost_model(name: str, latency: float) -> dict[str, Any]:
 
 
 def calibrate(name: str, costs: dict[str, Any], run: dict[str, Any]) -> None:
-    """Let a step take as much of a core as it took in `run`, and all roles share the cores of this machine.
+    """Adjust the CPU time of a step to that of `run`, and let all roles share the cores of this machine.
 
-    More than the work in it: messages, and caches that are cold whenever a process comes back from its wait. Processes
-    that step nothing tell what a message takes at one end.
+    A step takes more CPU time than its work: messages, and cold caches after every wait. The processes that step no
+    environment determine the CPU time of a message at one end.
     """
     known = predict(name, CALIBRATED, costs, run["steps"])["core_seconds"]
     taken = split(run["cores_busy"], run["steps_per_second"])
@@ -110,28 +110,27 @@ def calibrate(name: str, costs: dict[str, Any], run: dict[str, Any]) -> None:
     cpu = max(0.0, taken["serving"] - known["serving"]) / serving
     costs["work"]["env_step"]["base"] += max(0.0, taken["stepping"] - known["stepping"] - cpu * stepping)
     edge = costs["edges"]["default"]
-    # The latency is half of what a call takes, in which a message is sent and taken in at both ends.
+    # The latency is half the duration of a call, which includes sending and receiving at both ends.
     edge["cpu"], edge["latency"] = cpu, max(0.0, edge["latency"] - 2 * cpu)
     costs["cores"] = available_cores()
 
 
 def split(busy: dict[str, float], steps: float) -> dict[str, float]:
-    """Core seconds per step of the roles that step environments, and of all others."""
+    """Return the core seconds per step of the roles that step environments, and of all other roles."""
     stepping = sum(seconds for role, seconds in busy.items() if role in STEPPING)
     return {"stepping": stepping / steps, "serving": (sum(busy.values()) - stepping) / steps}
 
 
 def ends(calls: dict[str, float], steps: float) -> tuple[float, float]:
-    """Per step, how often a message leaves or reaches a process that steps environments, and any other."""
+    """Return messages sent or received per step by processes that step environments, and by all other processes."""
     made = sum(number for edge, number in calls.items() if edge.split(".")[0] in STEPPING)
     return 2 * made / steps, 2 * (2 * sum(calls.values()) - made) / steps
 
 
 def predict(name: str, actors: int, costs: dict[str, Any], steps: Sequence[int]) -> dict[str, Any]:
-    """The same setting in the simulation, from one number of steps to another.
+    """Simulate the setting, and measure it between the same numbers of steps as the real run.
 
-    The same as in the real run, because a replay that fills up holds older and older steps: lag is then how long the
-    run has been going.
+    In a replay that is still filling, steps get older, so lag grows with the length of the run.
     """
     with tempfile.TemporaryDirectory() as directory:
         model = Path(directory) / "costs.yaml"
@@ -152,11 +151,11 @@ def predict(name: str, actors: int, costs: dict[str, Any], steps: Sequence[int])
 
 
 def core_seconds(roles: dict[str, Any], env_step: WorkCost) -> dict[str, float]:
-    """What roles need of a core for a step, from the shares of their time that they work."""
+    """Return the core seconds per step that roles need, from their work shares."""
     busy = {name: sum(role.get("busy", {}).values()) * role["count"] for name, role in roles.items()}
     stepped = sum(role.get("busy", {}).get("env_step", 0.0) * role["count"] for role in roles.values())
     waits = mean_seconds(env_step.wait)
-    # Not from the steps counted: those of an unroll are counted together, and a hundredth of a wait is a lot of work.
+    # Not from counted steps: steps of an unroll are counted together, and 1% of a wait exceeds much of the work.
     steps = stepped / (mean_seconds(env_step.base) + mean_seconds(env_step.per_item) + waits)
     needed = split(busy, steps)
     return {**needed, "stepping": needed["stepping"] - waits}

@@ -1,13 +1,13 @@
-"""How fast is the replay, and how much memory does it take? In process beside TorchRL's, and across processes.
+"""Measures the speed and the memory of the replay buffer, in one process next to TorchRL's, and across processes.
 
-In process: a million transitions like CartPole's, drawn by priority in batches of 512, inserted in unrolls of 400, and
-512 priorities set. Across processes: the local runtime, actors that insert stacks of Atari frames as fast as they can,
-and a learner that does nothing but take batches of 512 and send priorities back.
+In process: a million transitions like CartPole's, sampled by priority in batches of 512, inserted in unrolls of 400,
+and 512 priorities set. Across processes: on the local runtime, actors insert stacks of Atari frames as fast as they
+can, and a learner only samples batches of 512 and sends priorities back.
 
-    python benchmarks/replay.py                 all of it, about a minute and 2 GB
-    python benchmarks/replay.py --shards 2      the replay across processes divided in two
+    python benchmarks/replay.py                 everything: about a minute and 2 GB
+    python benchmarks/replay.py --shards 2      two shards across processes
 
-TorchRL is no dependency of this project. If it can be imported it is measured in the same run; its sum tree is C++.
+TorchRL is not a dependency of this project. It is measured too if it is installed; its sum tree is C++.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -40,16 +41,17 @@ from thespis.experience.step_storage import StepLayout, StepStorage
 from thespis.roles import Replay
 from thespis.runs.directory import RunDirectory
 from thespis.runs.terminal.screen import Screen
+from thespis.runtime.checkpointing import Checkpointer
 from thespis.runtime.local import LocalSupervisor
 from thespis.runtime.session import Session
 
 BATCH, ENVS, STEPS = 512, 8, 50
-FREE = SamplesPerInsert(1.0, 1, 1e18)  # nobody waits for anybody
+FREE = SamplesPerInsert(1.0, 1, 1e18)  # no call ever waits
 ATARI, CARTPOLE = np.zeros((4, 84, 84), np.uint8), np.zeros(4, np.float32)
 
 
-class Alone(Context):
-    """A role without a runtime."""
+class StandaloneContext(Context):
+    """The context of a role without a runtime."""
 
     def now(self) -> float:
         return time.perf_counter()
@@ -65,7 +67,7 @@ def replay(ctx: Context, obs: Array, capacity: int, limiter: SamplesPerInsert) -
 
 
 def unroll(like: Array, episode: int) -> Unroll:
-    """50 steps of 8 environments, whose episodes terminate now and then: every `episode` steps, on average."""
+    """Make an unroll of 50 steps of 8 environments, with a mean episode length of `episode` steps."""
     rng = np.random.default_rng(0)
     stacked = like.ndim == 3
     frame = like.shape[1:] if stacked else like.shape
@@ -73,7 +75,7 @@ def unroll(like: Array, episode: int) -> Unroll:
     obs = np.stack([frames[t : t + STEPS + 1] for t in range(4)], 2) if stacked else frames[: STEPS + 1]
     terminated = rng.random((STEPS, ENVS)) < 1.0 / episode
     first = np.concatenate([np.zeros((1, ENVS), np.bool_), terminated])
-    if stacked:  # an episode opens with frames that nobody saw before
+    if stacked:  # the frames at an episode's start are new
         obs[first] = rng.integers(0, 256, (int(first.sum()), *like.shape), np.uint8)
     actions, rewards = rng.integers(0, 2, (STEPS, ENVS)), np.ones((STEPS, ENVS), np.float32)
     before = np.concatenate([actions[:1], actions]), np.concatenate([rewards[:1], rewards])
@@ -93,7 +95,7 @@ def unroll(like: Array, episode: int) -> Unroll:
 
 
 def seconds(work: Callable[[], Any], budget: float = 1.0) -> float:
-    """The median of single calls: what others do on this machine then matters little."""
+    """Return the median duration of single calls, which other load on the machine affects little."""
     work()
     times, end = [], time.perf_counter() + budget
     while time.perf_counter() < end or len(times) < 5:
@@ -116,7 +118,8 @@ def size(drawn: Any) -> int:
 
 
 async def ours(items: int) -> None:
-    table, some = replay(Alone(Identity("replay", 0, run_seed=0)), CARTPOLE, items, FREE), unroll(CARTPOLE, 200)
+    table = replay(StandaloneContext(Identity("replay", 0, run_seed=0)), CARTPOLE, items, FREE)
+    some = unroll(CARTPOLE, 200)
     rng, stream = np.random.default_rng(0), Stream(("actor", 0), 1)
     while table._steps.written < items:
         await table.insert(stream, some)
@@ -127,7 +130,7 @@ async def ours(items: int) -> None:
     priorities = rng.random(BATCH).astype(np.float32)
 
     def act(method: Any, *args: Any) -> Callable[[], None]:
-        """Run a coroutine that waits for nothing, without a loop in between."""
+        """Return a function that runs a coroutine without an event loop; the coroutine never waits."""
 
         def once() -> None:
             made = method(*args)
@@ -141,7 +144,7 @@ async def ours(items: int) -> None:
 
     tree = sampler._tree
     masses = (np.arange(BATCH) + rng.random(BATCH)) * (tree.total / BATCH)
-    say("thespis", f"find {BATCH} in its tree, no more", seconds(lambda: tree.find(masses)), BATCH, 0)
+    say("thespis", f"find {BATCH} leaves in the tree", seconds(lambda: tree.find(masses)), BATCH, 0)
     say("thespis", f"choose {BATCH}, with weights", seconds(lambda: sampler.weigh(sampler.draw(BATCH, rng))), BATCH, 0)
     say("thespis", f"sample {BATCH} transitions", seconds(act(table.sample, BATCH)), BATCH, size(drawn))
     say("thespis", f"insert {STEPS * ENVS}", seconds(act(table.insert, stream, some)), STEPS * ENVS, some_bytes(some))
@@ -154,7 +157,7 @@ def some_bytes(some: Unroll) -> int:
 
 
 def torchrl(items: int) -> None:
-    """The same with TorchRL's prioritised buffer; it keeps the next observation of every transition as well."""
+    """Measure TorchRL's prioritised buffer, which also stores the next observation of every transition."""
     try:
         import torch
         from tensordict import TensorDict
@@ -179,7 +182,7 @@ def torchrl(items: int) -> None:
     tree = sampler._sum_tree
     masses = (torch.arange(BATCH) + torch.rand(BATCH)) * (float(tree.query(0, items)) / BATCH)
     masses = masses.to(torch.float32)
-    say("torchrl", f"find {BATCH} in its tree, no more", seconds(lambda: tree.scan_lower_bound(masses)), BATCH, 0)
+    say("torchrl", f"find {BATCH} leaves in the tree", seconds(lambda: tree.scan_lower_bound(masses)), BATCH, 0)
     chosen = seconds(lambda: sampler.sample(buffer._storage, BATCH))
     say("torchrl", f"choose {BATCH}, with weights", chosen, BATCH, 0)
     nbytes = buffer.sample().bytes()
@@ -189,14 +192,14 @@ def torchrl(items: int) -> None:
 
 
 def memory(name: str, obs: Array, items: int, episode: int) -> None:
-    """Resident memory for so many transitions, beside what one cannot do without.
+    """Measure the resident memory per transition, next to the minimum.
 
-    That is one observation (one frame of a stack), action, reward, end, version, the row that follows, and a priority.
+    The minimum is one observation (one frame of a stack), action, reward, end, version, next row and priority.
     """
     rows = items + 8 * ENVS  # the last steps have no complete window yet
     some = unroll(obs, episode)
     before = resident()
-    table = replay(Alone(Identity("replay", 0, run_seed=0)), obs, rows, FREE)
+    table = replay(StandaloneContext(Identity("replay", 0, run_seed=0)), obs, rows, FREE)
 
     async def fill() -> None:
         while table._steps.written < rows:
@@ -212,8 +215,8 @@ def memory(name: str, obs: Array, items: int, episode: int) -> None:
 # -- across processes ---------------------------------------------------------------------------------
 
 
-class Feeder:
-    """An actor without environments or a policy: inserts the same unroll forever, one always on its way."""
+class UnrollSender:
+    """An actor without environments and policy: it inserts the same unroll again and again, one call ahead."""
 
     def __init__(self, ctx: Context, insert: Any) -> None:
         self._ctx, self._insert = ctx, StreamInsert(ctx, insert)
@@ -227,8 +230,8 @@ class Feeder:
             await asyncio.sleep(0)
 
 
-class Drinker:
-    """A learner that learns nothing: takes a batch, looks at a bit of it, sends priorities back."""
+class SampleReader:
+    """A learner that only samples batches and sends priorities back."""
 
     def __init__(self, ctx: Context, samples: Any, prioritise: Any) -> None:
         self._ctx, self._source = ctx, ReplaySource(ctx, samples, BATCH, 1, prioritise)
@@ -236,8 +239,7 @@ class Drinker:
     async def run(self) -> None:
         while True:
             batch: ReplaySample = await self._source.next()
-            batch.priorities = np.abs(batch.rewards)
-            await self._source.settle(batch)
+            await self._source.done(batch, np.abs(batch.rewards))
             self._ctx.count("env_steps")
             self._ctx.count("updates")
 
@@ -249,19 +251,19 @@ def across(items: int, actors: int, shards: int, batches: int) -> None:
     p = Program("replay")
     tables = [p.at().add("replay", replay, ATARI, capacity=items // shards, limiter=FREE) for _ in range(shards)]
     sample = tuple(table.edge("sample", items=BATCH // shards) for table in tables)
-    p.at().add("learner", Drinker, sample, tuple(table.edge("prioritise") for table in tables))
+    p.at().add("learner", SampleReader, sample, tuple(table.edge("prioritise") for table in tables))
     for index in range(actors):
-        p.at().add("actor", Feeder, tables[index % shards].edge("insert", items=STEPS * ENVS))
+        p.at().add("actor", UnrollSender, tables[index % shards].edge("insert", items=STEPS * ENVS))
     p.check()
     with tempfile.TemporaryDirectory() as place:
         cfg = Experiment(total_steps=batches, checkpoint_every=1e9, report_every=1.0)
         session = Session(cfg, p, RunDirectory.create("replay", "none", 0, Path(place) / "run"), Screen(quiet=True))
-        # The state of a replay of frames is no part of what is measured.
-        LocalSupervisor._save = _not_at_all  # type: ignore[method-assign,assignment]
-        try:
-            result = LocalSupervisor(p, session).run(None)
-        finally:
-            session.close()
+        # No checkpoint at the end: the state of a replay buffer of frames is not part of the measurement.
+        with patch.object(Checkpointer, "save", _skip):
+            try:
+                result = LocalSupervisor(p, session).run(None)
+            finally:
+                session.close()
         rows = [json.loads(row) for row in (Path(place) / "run" / "metrics.jsonl").read_text().splitlines()]
     rate, nbytes = result["steps_per_second"], result["edges"]["learner.replay.sample"]["bytes"] / result["updates"]
     inserted = result["edges"]["actor.replay.insert"]["calls"] * STEPS * ENVS / result["wall_seconds"]
@@ -272,8 +274,9 @@ def across(items: int, actors: int, shards: int, batches: int) -> None:
     )
 
 
-async def _not_at_all(self: LocalSupervisor, seconds: float = 0.0) -> None:
-    """Instead of a checkpoint."""
+async def _skip(self: Checkpointer, seconds: float = 0.0) -> bool:
+    """Save nothing."""
+    return True
 
 
 def main() -> None:
@@ -283,7 +286,7 @@ def main() -> None:
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--batches", type=int, default=400, help="across processes")
-    parser.add_argument("--only", choices=["process", "memory", "across"], help="one part of it")
+    parser.add_argument("--only", choices=["process", "memory", "across"], help="run one part only")
     args = parser.parse_args()
     print(f"{available_cores()} cores, load {os.getloadavg()[0]:.1f}")
     if args.only in (None, "memory"):

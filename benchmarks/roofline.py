@@ -1,15 +1,15 @@
-"""How much of the machine does training use? The limit from the cost of its parts, the real run, and their ratio.
+"""Compares a real run of IMPALA with the limit that the costs of its parts imply.
 
-Each agent step needs one environment step, one inference and one learning step. Measured one at a time and on one
-core, their costs give the most steps per second that the machine's cores could do if nothing else took any time:
-cores / (env + inference + learn). The ratio is what the real run reaches of that.
+Each agent step needs one environment step, one inference and one learning step. Their costs are measured one at a time
+on one core. The limit is the speed of the machine's cores if nothing else took any time:
+cores / (env + inference + learn). The ratio is the speed of the real run divided by the limit.
 
-Machines are shared, and their speed may double from one second to the next. So the run is held still about once a
-second, and the costs are measured before it goes on: each slice of it is compared with what the machine could do right
-before and right after, and the median ratio counts.
+The speed of a shared machine may double from one second to the next. The benchmark therefore pauses the run about once
+a second and measures the costs in the pause. Each slice of the run is compared with the costs right before and right
+after it, and the result is the median ratio.
 
-Cores of a virtual machine are often halves of one, and slower when both work. So the costs are also measured while all
-other cores learn: what the machine could do then is the limit in the last line.
+Two cores of a virtual machine are often threads of one physical core, and slower when both work. The costs are
+therefore also measured while all other cores learn. The last line shows the limit with these costs.
 
     python benchmarks/roofline.py                          CartPole-v1, default settings
     python benchmarks/roofline.py --env ALE/Pong-v5        the Nature CNN
@@ -49,13 +49,13 @@ from thespis.training.registry import defaults
 _WARM_UP_SECONDS = 2.0
 _SLICE_SECONDS = 0.8
 _SLICE_UPDATES = 20
-"""A slice has at least so many updates, for steps are counted when an unroll is whole."""
+"""Minimum number of updates in a slice, because steps are counted when an unroll is complete."""
 _EXPECTED = 0.7
-"""The ratio that is expected, to know how many steps the run will make."""
+"""Expected ratio, from which the benchmark computes the steps of the run."""
 
 
 def seconds_per_call(work: Callable[[], Any], budget: float) -> float:
-    """The median over batches of calls that last about 20 ms each, so that a disturbance spoils few of them."""
+    """Return the median over batches of calls of about 20 ms each, so that a disturbance affects few of them."""
     work()
     started = time.perf_counter()
     work()
@@ -71,24 +71,24 @@ def seconds_per_call(work: Callable[[], Any], budget: float) -> float:
 
 
 class Parts:
-    """The three pieces of work of a configuration, apart from everything that surrounds them in a real run."""
+    """The three parts of an agent step of a configuration, without the rest of a run."""
 
     def __init__(self, cfg: Any) -> None:
         self.cfg = cfg
         spaces = describe_env(cfg.env)
         self.envs = make_envs(cfg.env, cfg.envs_per_actor)
         algorithm, rng = cfg.algorithm, np.random.default_rng(0)
-        self.stepper = algorithm.build_policy_runner(algorithm.build_network(spaces, seed=0), rng)
+        self.runner = algorithm.build_policy_runner(algorithm.build_network(spaces, seed=0), rng)
         self.update = algorithm.build_update(algorithm.build_network(spaces, seed=0), rng)
         self.optimizer = build_optimizer(algorithm.optimizer, self.update.parameters)
         self.inputs = first_inputs(self.envs.reset(0), self.envs)
-        self.state = self.stepper.initial_state(cfg.envs_per_actor)
+        self.state = self.runner.initial_state(cfg.envs_per_actor)
         self.batch = concatenate([self._unroll() for _ in range(cfg.queue.batch_unrolls)])
 
     def _unroll(self) -> Unroll:
         writer = UnrollWriter(self.cfg.algorithm.items.unroll_length, self.inputs, self.state)
         while True:
-            acted = self.stepper.act(self.inputs, self.state)
+            acted = self.runner.act(self.inputs, self.state)
             step = self.envs.step(acted.actions)
             self.inputs, self.state = next_inputs(step, acted.actions), acted.state
             unroll = writer.write(acted, Version(0, 0), step, self.inputs)
@@ -96,27 +96,27 @@ class Parts:
                 return unroll
 
     def costs(self, budget: float) -> dict[str, float]:
-        """Seconds per agent step of each piece."""
+        """Measure the seconds per agent step of each part."""
         raw = raw_vector(self.cfg.env, self.cfg.envs_per_actor)
         actions = raw.action_space.sample()
         raw.reset(seed=0)
         number = self.cfg.envs_per_actor
         costs = {
             "environment": seconds_per_call(lambda: raw.step(actions), budget) / number,
-            "inference": seconds_per_call(lambda: self.stepper.act(self.inputs, self.state), budget) / number,
+            "inference": seconds_per_call(lambda: self.runner.act(self.inputs, self.state), budget) / number,
             "learning": seconds_per_call(self._learn, budget) / self.batch.rewards.size,
         }
         raw.close()
         return costs
 
     def _learn(self) -> None:
-        gradients, _ = self.update.gradients(self.batch)
+        gradients = self.update.gradients(self.batch).values
         clip_gradients(gradients, self.cfg.algorithm.optimizer.clip)
         self.optimizer.step(gradients, self.cfg.algorithm.optimizer.learning_rate)
 
 
 def raw_vector(env: str, number: int) -> Any:
-    """The environment as Gymnasium gives it, without Thespis' checks: those count as overhead."""
+    """Make the environment without the checks of Thespis, which count as overhead."""
     if env.startswith("ALE/"):
         from thespis.envs import atari
 
@@ -125,7 +125,7 @@ def raw_vector(env: str, number: int) -> Any:
 
 
 def alone(parts: Parts, budget: float, cores: set[int]) -> dict[str, float]:
-    """Costs with one thread on one core, the mean over these cores: they are not always equally fast."""
+    """Measure the costs with one thread on one core; the mean over `cores`, because their speeds differ."""
     before = os.sched_getaffinity(0)
     torch.set_num_threads(1)
     measured: list[dict[str, float]] = []
@@ -138,7 +138,7 @@ def alone(parts: Parts, budget: float, cores: set[int]) -> dict[str, float]:
     return {name: sum(each[name] for each in measured) / len(measured) for name in measured[0]}
 
 
-def learn_for_ever(cfg: Any, core: int, going: Any) -> None:
+def learn_forever(cfg: Any, core: int, going: Any) -> None:
     os.sched_setaffinity(0, {core})
     torch.set_num_threads(1)
     parts = Parts(cfg)
@@ -149,11 +149,11 @@ def learn_for_ever(cfg: Any, core: int, going: Any) -> None:
 
 @contextmanager
 def others_busy(cfg: Any) -> Iterator[None]:
-    """All cores but the first are learning."""
+    """Keep all cores but the first busy with learning."""
     context = multiprocessing.get_context("spawn")
     going = context.Semaphore(0)
     cores = sorted(os.sched_getaffinity(0))[1:]
-    processes = [context.Process(target=learn_for_ever, args=(cfg, core, going), daemon=True) for core in cores]
+    processes = [context.Process(target=learn_forever, args=(cfg, core, going), daemon=True) for core in cores]
     for process in processes:
         process.start()
     for _ in processes:
@@ -166,8 +166,8 @@ def others_busy(cfg: Any) -> Iterator[None]:
             process.join()
 
 
-class Live:
-    """A real run whose processes can be held still. They are known by a mark in their environment."""
+class LiveRun:
+    """A real run whose processes can be paused. A mark in their environment identifies them."""
 
     def __init__(self, env: str, changes: list[str], steps: int, run_dir: Path) -> None:
         self._mark = f"THESPIS_ROOFLINE={uuid.uuid4().hex}"
@@ -183,9 +183,9 @@ class Live:
         )
 
     def row(self, after: float) -> dict[str, Any] | None:
-        """The next row of metrics that is written later than `after`, by the clock of `time.monotonic`.
+        """Return the next row of metrics written after the time `after` of `time.monotonic`.
 
-        None when all steps are made: what comes then is no training.
+        None once all steps are taken, because the run then no longer trains.
         """
         known = len(self._rows())
         while self._process.poll() is None:
@@ -199,12 +199,12 @@ class Live:
         return None
 
     def _rows(self) -> list[str]:
-        """The rows that have been written to their end."""
+        """Return the complete rows."""
         return self._metrics.read_text().split("\n")[:-1] if self._metrics.exists() else []
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """All its processes stand still."""
+    def paused(self) -> Iterator[None]:
+        """Pause all processes of the run."""
         self._signal(signal.SIGSTOP)
         try:
             yield
@@ -220,8 +220,8 @@ class Live:
             os.kill(pid, number)
 
 
-def slices(live: Live, parts: Parts, number: int, seconds: float, budget: float) -> Iterator[dict[str, float]]:
-    """What slices of the run reach, each with the costs from before and after it."""
+def slices(live: LiveRun, parts: Parts, number: int, seconds: float, budget: float) -> Iterator[dict[str, float]]:
+    """Yield the speed of each slice, and its limit from the costs before and after it."""
     cores = os.sched_getaffinity(0)
     row = live.row(0.0)
     while row is not None and not row["step"]:
@@ -232,7 +232,7 @@ def slices(live: Live, parts: Parts, number: int, seconds: float, budget: float)
     for _ in range(number + 1):
         if row is None:
             return
-        with live.held():
+        with live.paused():
             costs = alone(parts, budget, cores)
         if before is not None:
             meant = {name: (before[name] + costs[name]) / 2 for name in costs}
@@ -247,14 +247,14 @@ def slices(live: Live, parts: Parts, number: int, seconds: float, budget: float)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="CartPole-v1")
-    parser.add_argument("--slices", type=int, default=16, help="how many slices of the real run to look at")
-    parser.add_argument("--budget", type=float, default=0.2, help="seconds to measure each piece for, each time")
+    parser.add_argument("--slices", type=int, default=16, help="number of slices of the real run")
+    parser.add_argument("--budget", type=float, default=0.2, help="seconds of each measurement of a part")
     parser.add_argument(
         "--settings", nargs="*", default=[], metavar="NAME=NUMBER", help="e.g. actors=1 envs_per_actor=64"
     )
     args = parser.parse_args()
     if not ENVIRONMENT.keys() <= os.environ.keys():
-        # The pieces are measured with the threads and the memory that the processes of a run have.
+        # Measure the parts with the threads and the memory settings of a run's processes.
         os.execve(sys.executable, [sys.executable, *sys.argv], {**ENVIRONMENT, **os.environ})
 
     changes = {name: int(value) for name, value in (setting.split("=") for setting in args.settings)}
@@ -267,26 +267,26 @@ def main() -> None:
     parts = Parts(cfg)
     limit = len(cores) / sum(alone(parts, args.budget, cores).values())
     seconds = max(_SLICE_SECONDS, _SLICE_UPDATES * parts.batch.rewards.size / limit)
-    # About as many as it will make, for the learning rate goes down to nothing by then.
+    # About the number of steps that the run will take, because the learning rate anneals to 0 over them.
     steps = int(_EXPECTED * limit * ((args.slices + 1) * seconds + _WARM_UP_SECONDS))
-    looked: list[dict[str, float]] = []
+    measured: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as directory:
-        live = Live(args.env, args.settings, steps, Path(directory) / "run")
+        live = LiveRun(args.env, args.settings, steps, Path(directory) / "run")
         try:
             for one in slices(live, parts, args.slices, seconds, args.budget):
-                looked.append(one)
-                show(f"slice {len(looked)}", one, f"{one['lag']:6.1f}")
+                measured.append(one)
+                show(f"slice {len(measured)}", one, f"{one['lag']:6.1f}")
         finally:
             live.end()
-    if not looked:
-        raise SystemExit("the run ended before a slice of it was measured; give more --slices, or try it by itself")
-    middle = {name: median(each[name] for each in looked) for name in looked[0]}
+    if not measured:
+        raise SystemExit("the run ended before its first slice was measured; give more --slices")
+    middle = {name: median(each[name] for each in measured) for name in measured[0]}
     show("median", middle)
     with others_busy(cfg):
         together = alone(parts, 5 * args.budget, {min(cores)})
     crowded = len(cores) / sum(together.values())
     show("all cores busy", middle | together | {"limit": crowded, "ratio": middle["reached"] / crowded})
-    print(json.dumps({"env": args.env, "slices": looked, "median": middle, "busy": together | {"limit": crowded}}))
+    print(json.dumps({"env": args.env, "slices": measured, "median": middle, "busy": together | {"limit": crowded}}))
 
 
 def show(what: str, row: dict[str, float], more: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What does a cluster cost? Steps per second of the same training on local processes and on Ray, in turns.
+"""Measures what Ray costs: steps per second of the same training on local processes and on Ray, in turns.
 
 python benchmarks/runtimes.py                  IMPALA, CartPole-v1, defaults
 python benchmarks/runtimes.py --rounds 5 --seconds 20

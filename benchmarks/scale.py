@@ -1,12 +1,12 @@
-"""Do more actors give more steps? Environments that only wait (10 ms a step), 1 to 128 actors, measured and predicted.
+"""Measures and predicts how steps per second scale from 1 to 128 actors, with environments that wait 10 ms per step.
 
 With one environment per actor the ideal is actors / 10 ms. Each setting runs on local processes, and in the simulation
-with a cost model made of measured costs: work as it takes the same roles in one process, messages as they take a run
-of one worker, and what else a step takes of a core as it does in a run of 128 actors. The table goes into
-docs/scale.md; what is measured is kept, and not measured again.
+with a measured cost model. The cost of work comes from the same roles in one process, the cost of messages from a run
+of one worker, and the remaining CPU time of a step from a run of 128 actors. The table goes into docs/scale.md.
+Measurements are saved and not repeated.
 
 python -m benchmarks.scale                           everything
-python -m benchmarks.scale impala --actors 1 64      a part of it; --again to measure it anew
+python -m benchmarks.scale impala --actors 1 64      a part; --again repeats saved measurements
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from thespis.training.launch import launch
 
 ACTORS = (1, 2, 4, 8, 16, 32, 64, 128)
 SETTLE_SECONDS, RISING = 4.0, 1.05
-"""A run has settled when it makes no more than so many times the steps in so many seconds as in those before."""
+"""A run has settled when a period of `SETTLE_SECONDS` has at most `RISING` times the steps of the previous period."""
 OUT_OF_STEP = {"seed": 30.0}
-"""Seconds more for SEED: its actors all begin when the server is up, and lag rises until they are out of step."""
+"""Additional seconds for SEED: its actors all start with the server, and lag rises until they are out of step."""
 PAGE = ROOT / "docs" / "scale.md"
 
 
@@ -39,17 +39,17 @@ PAGE = ROOT / "docs" / "scale.md"
 
 @dataclasses.dataclass
 class Moment:
-    """Where a run is: to be compared with a later one."""
+    """Counters of a run at one moment, to subtract from later ones."""
 
     seconds: float
     steps: int
     lag: float
     learned: float
     cpu: dict[str, float]
-    """By the first role of a process."""
+    """CPU seconds by the first role of each process."""
     calls: dict[str, int]
     waited: dict[str, float]
-    """By edge, as the calls."""
+    """Seconds of waiting by edge; `calls` is by edge, too."""
 
     @classmethod
     def of(cls, session: Session) -> Moment:
@@ -66,14 +66,14 @@ class Moment:
 
 
 class Watch(threading.Thread):
-    """Waits until all actors are up and steps come no faster than before, measures, and ends the run.
+    """Waits until all actors are up and the speed no longer rises, measures, and ends the run.
 
-    Being up is not enough: the first steps and the first update of a process take it many times as long as the next,
-    and with many processes on a few cores it is half a minute until the last has them behind it.
+    Being up is not enough: the first steps and the first update of a process take many times as long as later ones.
+    With many processes on a few cores this lasts for half a minute.
     """
 
     def __init__(self, actors: int, patience: float, seconds: float) -> None:
-        """`patience`: seconds to wait once steps come no faster. `seconds`: to measure for."""
+        """`patience`: seconds to wait once the speed no longer rises. `seconds`: duration of the measurement."""
         super().__init__(daemon=True)
         self.session: Session | None = None
         self.moments: list[Moment] = []
@@ -108,7 +108,7 @@ class Watch(threading.Thread):
 
 
 def measure(name: str, actors: int, seconds: float) -> dict[str, Any]:
-    """One run on local processes."""
+    """Measure one run on local processes."""
     watch = Watch(actors, OUT_OF_STEP.get(name, 0.0), seconds)
     with tempfile.TemporaryDirectory() as directory:
         trained = launch(name, configure(name, actors, waiting, directory), quiet=True, began=watch.began)
@@ -133,7 +133,7 @@ def measure(name: str, actors: int, seconds: float) -> dict[str, Any]:
 
 
 def _since(first: Mapping[str, float], last: Mapping[str, float]) -> dict[str, float]:
-    """By how much each number has grown, of those that have."""
+    """Return the increase of each number, without those that did not change."""
     grown = {name: number - first.get(name, 0) for name, number in last.items()}
     return {name: number for name, number in grown.items() if number}
 
@@ -189,18 +189,18 @@ def _row(actors: int, run: dict[str, Any], guess: dict[str, float] | None) -> li
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "architectures", nargs="*", metavar="ARCH", help=f"of {', '.join(SETTINGS)}; all of them by default"
+        "architectures", nargs="*", metavar="ARCH", help=f"one of {', '.join(SETTINGS)}; all by default"
     )
     parser.add_argument("--actors", type=int, nargs="*", default=ACTORS)
     parser.add_argument(
-        "--seconds", type=float, default=15.0, help="to measure each setting for, once all actors are up"
+        "--seconds", type=float, default=15.0, help="duration of each measurement, once all actors are up"
     )
-    parser.add_argument("--again", action="store_true", help="also what has been measured")
-    parser.add_argument("--no-page", action="store_true", help="leave docs/scale.md as it is")
+    parser.add_argument("--again", action="store_true", help="repeat saved measurements")
+    parser.add_argument("--no-page", action="store_true", help="do not write docs/scale.md")
     args = parser.parse_args()
     names = args.architectures or list(SETTINGS)
     if unknown := [name for name in names if name not in SETTINGS]:
-        parser.error(f"unknown architecture {unknown[0]}; there is {', '.join(SETTINGS)}")
+        parser.error(f"unknown architecture {unknown[0]}; choose {', '.join(SETTINGS)}")
 
     results = load("scale")
     results["machine"] = machine()
@@ -214,7 +214,7 @@ def main() -> None:
 
 
 def _measured(name: str, actors: int, args: argparse.Namespace, results: dict[str, Any], again: bool) -> dict[str, Any]:
-    """One run, as it is kept or measured now."""
+    """Return a saved run, or measure it now."""
     runs: dict[str, Any] = results.setdefault("local", {}).setdefault(name, {})
     if again or "call_seconds" not in runs.get(str(actors), {}):
         runs[str(actors)] = run = measure(name, actors, args.seconds)
@@ -229,7 +229,7 @@ def _predict_all(name: str, args: argparse.Namespace, results: dict[str, Any]) -
     if not missing:
         return
     if "latency" not in results:
-        # Half of the round trip of a call that is waited for, on a machine with nothing else to do.
+        # Half of the round trip of an awaited call on an otherwise idle machine.
         results["latency"] = _measured("a3c", 1, args, results, False)["call_seconds"]["worker.server.push"] / 2
     costs = results.setdefault("costs", {})[name] = cost_model(name, results["latency"])
     calibrate(name, costs, _measured(name, CALIBRATED, args, results, False))

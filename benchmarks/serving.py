@@ -1,4 +1,4 @@
-"""SEED against IMPALA, in turns: steps per second, bytes per step on each edge, and lag.
+"""Compares SEED with IMPALA, in turns: steps per second, bytes per step on each edge, and lag.
 
 python benchmarks/serving.py                                  CartPole-v1 with the MLP
 python benchmarks/serving.py --env ALE/Pong-v5 --torso nature --steps 6000
@@ -34,10 +34,10 @@ def measure(architecture: str, args: argparse.Namespace, envs: int) -> dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="CartPole-v1")
-    parser.add_argument("--torso", default="", help="mlp, nature or resnet; by default what suits the environment")
+    parser.add_argument("--torso", default="", help="mlp, nature or resnet; by default chosen by the observation space")
     parser.add_argument("--actors", type=int, default=1)
     parser.add_argument("--envs-per-actor", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--batch-unrolls", type=int, help="unrolls per update; by default those of the preset")
+    parser.add_argument("--batch-unrolls", type=int, help="unrolls per update; by default from the preset")
     parser.add_argument("--steps", type=int, default=40_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()

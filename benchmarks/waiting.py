@@ -1,4 +1,4 @@
-"""Runs of actors whose environments only wait: the settings that the scaling benchmark measures and predicts."""
+"""Settings of the scaling benchmark, whose environments only wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thespis.envs.toys import Sleep
 from thespis.training.registry import defaults
 
 STEP_SECONDS = 0.01
-SELDOM: dict[str, Any] = {  # nothing but training, and patience with 128 processes that start on a few cores
+SELDOM: dict[str, Any] = {  # only training, and time for 128 processes to start on a few cores
     "envs_per_actor": 1,
     "eval_episodes": 0,
     "total_steps": 100_000_000,
@@ -25,18 +25,18 @@ def waiting() -> Sleep:
 
 
 def instant() -> Sleep:
-    """The same for the simulation, where time passes by itself."""
+    """An environment for the simulation, whose cost model adds the waiting time."""
     return Sleep(0.0)
 
 
 def impala(actors: int) -> dict[str, Any]:
-    """About two updates in the time of an unroll, of at most the paper's 32 unrolls."""
+    """About two updates in the time of an unroll; a batch has at most 32 unrolls, as in the paper."""
     batch = min(32, max(1, actors // 2))
     return {"unroll_length": 20, "batch_unrolls": batch, "queue_capacity": 2 * batch}
 
 
 def apex(actors: int) -> dict[str, Any]:
-    """The paper's samples per insert: with more, on so small a network, the learner would be what is measured."""
+    """The paper's samples per insert. With more, the learner would be the bottleneck on a network this small."""
     replay = {"samples_per_insert": 1.3, "warm_up": 200}
     return {"unroll_length": 20, "batch": 128, "batches_per_draw": 1, "replay": replay}
 

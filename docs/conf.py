@@ -56,7 +56,7 @@ search_terms = {
     "tutorials/algorithm": ["custom algorithm", "loss function"],
     "tutorials/architecture": ["custom architecture"],
 }
-"""Entries of the index, by page. The search of the site puts a page first whose entry is the query."""
+"""Index entries, by page. If an entry equals the query, the site's search lists its page first."""
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

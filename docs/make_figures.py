@@ -1,4 +1,4 @@
-"""Makes the figures of the documentation, and prints the numbers in its tables.
+"""Draws the figures of the documentation, and prints the numbers of its tables.
 
 python docs/make_figures.py [cartpole] [lag] [scale] [memory] [pendulum] [staleness] [panel] [peers]
 """
@@ -64,7 +64,7 @@ def save(figure: Any, name: str) -> None:
 
 
 def cartpole() -> None:
-    """Default settings on the local runtime, ten seeds: return against steps and against seconds."""
+    """Plot the return over steps and over seconds: default settings, local runtime, ten seeds."""
     figure, (left, right) = plt.subplots(1, 2, sharey=True)
     for seed in range(10):
         rows, summary = run(env="CartPole-v1", seed=seed, stop_at_return=475, report_every=0.1)
@@ -87,7 +87,7 @@ def cartpole() -> None:
 
 
 def lag() -> None:
-    """Weights held back by ten updates, with the correction and without."""
+    """Plot training with weights that are ten updates old, with and without V-trace."""
     figure, axis = plt.subplots()
     for correction, colour, label in ((True, COLOURS[0], "V-trace"), (False, COLOURS[1], "no correction")):
         for seed in range(3):
@@ -100,9 +100,9 @@ def lag() -> None:
 
 
 def scale() -> None:
-    """More actors on a network of 1 to 5 ms: throughput, lag and learning, simulated."""
+    """Plot throughput, lag and learning of more actors on a simulated network of 1 to 5 ms."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        # The queue and the weights stand beside the learner, the actors across the network.
+        # Queue and weights are on the learner's machine; the actors are across the network.
         file.write("edges:\n  default: {latency: [0.001, 0.005]}\n")
         file.write("  learner.queue.sample: {latency: 1e-4}\n  learner.weights.publish: {latency: 1e-4}\n")
         file.flush()
@@ -147,7 +147,7 @@ def scale() -> None:
 
 
 def memory() -> None:
-    """A cue at the first step decides the reward at the last: with an LSTM and without."""
+    """Plot the memory task, where a cue at the first step decides the last reward, with and without an LSTM."""
     figure, axis = plt.subplots()
     for lstm, colour, label in ((32, COLOURS[0], "LSTM"), (0, COLOURS[1], "feed-forward")):
         for seed in range(3):
@@ -160,7 +160,7 @@ def memory() -> None:
 
 
 def pendulum() -> None:
-    """Continuous actions, on the local runtime with the preset."""
+    """Plot Pendulum, which has continuous actions, with its preset on the local runtime."""
     figure, axis = plt.subplots()
     for seed in range(3):
         rows, summary = run(env="Pendulum-v1", seed=seed)
@@ -175,7 +175,7 @@ def pendulum() -> None:
 
 
 def staleness() -> None:
-    """16, 64 and 256 asynchronous workers, simulated: plain, staleness-aware and bounded."""
+    """Plot 16, 64 and 256 simulated asynchronous workers: plain, staleness-aware and bounded."""
     forms: dict[str, dict[str, Any]] = {
         "plain": {},
         "staleness-aware": {"staleness_aware": True},
@@ -210,7 +210,7 @@ def staleness() -> None:
 
 
 def panel() -> None:
-    """The live panel as it stands in the middle of a real run."""
+    """Save the live panel in the middle of a real run."""
     views: list[Any] = []
     screen.Screen.refresh = lambda self, view: views.append(view)
     run(env="CartPole-v1", total_steps=2_000_000, report_every=0.25, eval_every=2.0)
@@ -221,7 +221,7 @@ def panel() -> None:
 
 
 def measured() -> list[dict[str, str]]:
-    """The rows of the table in benchmarks.md, by column; of two columns with one name, the first."""
+    """Return the rows of the table in benchmarks.md, by column; the first of two columns with the same name."""
     text = (Path(__file__).parent / "benchmarks.md").read_text()
     lines = text.partition("<!-- measured -->")[2].partition("<!-- /measured -->")[0].splitlines()
     header, _, *rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines if "|" in line]
@@ -233,7 +233,7 @@ def number(cell: str) -> float:
 
 
 def peers() -> None:
-    """The table of benchmarks.md as bars, the best row of each library per column. Its text stays text in the SVG."""
+    """Plot the table of benchmarks.md as bars: the best row of each library per column. Text stays text in the SVG."""
     columns = {"CartPole steps/s": max, "seconds to 475": min, "Pong steps/s": max}
     names = {
         "Thespis": "Thespis",

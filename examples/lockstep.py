@@ -34,7 +34,7 @@ class Config(Experiment):
 
     algorithm: Algorithm[Unrolls] = chosen(lambda: VTrace(optimizer=OptimizerConfig(learning_rate=5e-3, clip=0.5)))
     publish_every: Count = 1
-    """Publish weights every this many updates."""
+    """Publish weights every N updates."""
 
 
 def build_actor(ctx: Context, cfg: Config, insert: edges.Insert, pull: edges.Pull) -> roles.Actor:

@@ -1,4 +1,4 @@
-"""Performing programs and command lines in tests, and the audit that nothing of them is left."""
+"""Runs programs and command lines in tests, and checks that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ STALE = pytest.StashKey[list[str]]()
 
 
 def pytest_configure() -> None:
-    """Undo nohup, under which every command started here would ignore SIGHUP too."""
+    """Undo nohup, because every command that a test starts would ignore SIGHUP too."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that slow.txt names. test_house.py fails if a line names none."""
+    """Mark the tests that slow.txt names. test_house.py fails if a line names no test."""
     slow = {line for line in SLOW.read_text().splitlines() if line and not line.startswith("#")}
     for item in items:
         if slow & _names(item):
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def unmatched(lines: Iterable[str], items: Sequence[pytest.Item]) -> list[str]:
-    """The lines that name no test although their module was collected or does not exist."""
+    """Return the lines that name no test although their module was collected or does not exist."""
     known = {name for item in items for name in _names(item)}
     collected = {item.path.name for item in items}
     uncollected = {path.name for path in SLOW.parent.rglob("test_*.py")} - collected
@@ -50,12 +50,12 @@ def unmatched(lines: Iterable[str], items: Sequence[pytest.Item]) -> list[str]:
 
 
 def _names(item: pytest.Item) -> set[str]:
-    """The names of a test in slow.txt: with its parameters, or without, which means all of them."""
+    """Return the names of a test in slow.txt: with its parameters, or without them, for all parameters."""
     return {f"{item.path.name}::{item.name}", f"{item.path.name}::{item.name.partition('[')[0]}"}
 
 
 def until(condition: Callable[[], Any], seconds: float = 50.0) -> Any:
-    """What `condition` returns once it is true; fails the test when that takes too long."""
+    """Wait until `condition` returns a true value, and return it; fail the test after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         result = condition()
@@ -66,12 +66,12 @@ def until(condition: Callable[[], Any], seconds: float = 50.0) -> Any:
 
 
 def newest(run: Path) -> Path:
-    """The checkpoint of a run after the most updates."""
+    """Return the newest checkpoint of a run, by its number of updates."""
     return max((run / "checkpoints").glob("update-*"), key=lambda path: path.name)
 
 
 class Stage:
-    """A place to run things in: its own temporary directory, and a mark by which its processes are known."""
+    """Runs commands in a temporary directory, and marks their processes by an environment variable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,7 +87,7 @@ class Stage:
         return {**os.environ, name: value, "TMPDIR": str(self.temporary), "PYTHONPATH": paths, "COLUMNS": "200"}
 
     def thespis(self, *words: object, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """A whole command, with what it printed."""
+        """Run a command to its end; return it with its output."""
         process = self.start(*words)
         try:
             out, err = process.communicate(timeout=seconds)
@@ -100,11 +100,11 @@ class Stage:
         return self.thespis("train", "impala", *self.small(), *flags, seconds=seconds)
 
     def small(self) -> list[str]:
-        """The least that still is a run."""
+        """Return the flags of a minimal run."""
         return f"--run-dir {self.run} --actors 1 --envs-per-actor 2 --eval-episodes 0".split()
 
     def start(self, *words: object) -> subprocess.Popen[str]:
-        """A command that runs on."""
+        """Start a command in the background."""
         process = subprocess.Popen(
             [sys.executable, "-m", "thespis.cli.main", *map(str, words)],
             cwd=self.path,
@@ -118,7 +118,7 @@ class Stage:
         return process
 
     def processes(self) -> list[int]:
-        """Living processes that carry the mark, however deep below us they were started."""
+        """Return the live processes with the mark, at any depth of descendants."""
         return marked(self.mark)
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class Stage:
 
 @pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What tests train with is not remembered as trusted by the user who runs them."""
+    """Keep code that tests train with out of the trust records of the user."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
@@ -141,20 +141,25 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A cluster of two nodes that the tests share, so that some edges cross from one to the other."""
+    """A cluster of two nodes that the tests share, so that some edges cross between nodes."""
     import logging
 
     import ray
     from ray._common.utils import get_default_ray_temp_dir
     from ray.cluster_utils import Cluster
 
-    # A cluster leaves its address there for others, and fails on a machine on which Ray has never run.
+    # A cluster writes its address there, which fails on a machine where Ray never ran.
     Path(get_default_ray_temp_dir()).mkdir(parents=True, exist_ok=True)
     logging.getLogger("ray").setLevel(logging.ERROR)
     os.environ["RAY_AUTH_TOKEN"] = uuid.uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="ray-") as short:  # its sockets' names must fit into 107 characters
+    with tempfile.TemporaryDirectory(prefix="ray-") as short:  # names of sockets have at most 107 characters
         node = {"num_cpus": 4, "object_store_memory": 200 << 20}
-        head = {**node, "num_gpus": 1, "temp_dir": short, "include_dashboard": False}  # a GPU on paper
+        head = {
+            **node,
+            "num_gpus": 1,
+            "temp_dir": short,
+            "include_dashboard": False,
+        }  # a declared GPU, which need not exist
         cluster = Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(**node)
         ray.init(cluster.address, log_to_driver=False, configure_logging=False)
@@ -165,10 +170,10 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """A stage that must be empty soon after the test: no process, descriptor, shared memory or file."""
+    """A stage that must be empty soon after the test: no process, descriptor, shared memory or partial file."""
     on_ray = getattr(request.node, "callspec", None) and request.node.callspec.params.get("on") == "ray"
     if on_ray:
-        request.getfixturevalue("ray_cluster")  # outlives the test, so it must not be taken for something left
+        request.getfixturevalue("ray_cluster")  # lives longer than the test, so it must exist before the first check
     stage = Stage(tmp_path)
     name, _, value = stage.mark.partition("=")
     monkeypatch.setenv(name, value)
@@ -188,19 +193,19 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     # torch makes its per-user cache directory there when it is first imported.
     assert not [entry for entry in stage.temporary.iterdir() if not entry.name.startswith("torchinductor_")]
     if [name for name in _descriptors() if name not in descriptors]:
-        gc.collect()  # shared memory of a simulated role is closed with the role, which may be garbage by now
+        gc.collect()  # a simulated role closes its shared memory when it is collected
     if not on_ray:  # Ray opens connections as it needs them
         assert not [name for name in _descriptors() if name not in descriptors], "descriptors are left"
     assert not list(tmp_path.rglob(".tmp-*")), "half-written files are left"
 
 
 def _shared() -> set[str]:
-    """Shared memory with a name, but for that of Ray and of libraries, which may run beside the tests."""
+    """Return named shared memory, except that of Ray and of libraries, which other tests may use at the same time."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith(("plasma", "ray", "sem.mp-"))}
 
 
 def _descriptors() -> list[str]:
-    """What this process has open; files of the interpreter's own (captured output, caches) come and go."""
+    """Return the open descriptors of this process, without files of the interpreter (captured output, caches)."""
     targets = []
     for entry in os.listdir("/proc/self/fd"):
         try:
@@ -212,7 +217,7 @@ def _descriptors() -> list[str]:
 
 @dataclass
 class Outcome:
-    """How a program ended that `perform` was given."""
+    """The outcome of a program that `perform` ran."""
 
     summary: dict[str, Any]
     error: str | None
@@ -222,7 +227,7 @@ class Outcome:
 
 @pytest.fixture
 def perform(stage: Stage) -> Callable[..., Outcome]:
-    """Performs a program of test roles: `perform(program, "local", total_steps=2)`. Steps are what its roles count."""
+    """Runs a program of test roles: `perform(program, "local", total_steps=2)`. Its roles count the steps."""
 
     def run(program: Program, on: str, faults: tuple[str, ...] = (), **settings: Any) -> Outcome:
         from thespis.runs.directory import RunDirectory

@@ -19,7 +19,7 @@ LOWER_BOUND = re.compile(r"(?P<name>[\w-]+)(?:\[[\w,-]+\])?>=(?P<version>[\d.]+)
 
 
 def oldest(project: dict[str, Any]) -> list[str]:
-    """The lower bound of every dependency of a user, as a pin."""
+    """Return the lower bound of every dependency of users, as a pin."""
     extras = project["optional-dependencies"].items()
     groups = [project["dependencies"], *(group for name, group in extras if name not in ("dev", "docs"))]
     found = [LOWER_BOUND.fullmatch(requirement) for group in groups for requirement in group]

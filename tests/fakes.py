@@ -1,4 +1,4 @@
-"""Stand-ins that several test modules use: contexts, edges, and the services behind them."""
+"""Fakes that several test modules share: contexts, edges, and the services behind them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thespis.networks.policy_runner import export_weights
 
 
 class FakeContext(Context):
-    """Time stands still unless a test sets it. Work takes no turn of the event loop."""
+    """A context whose time only changes when a test sets it. Work does not yield to the event loop."""
 
     time = 0.0
 
@@ -29,12 +29,12 @@ class FakeContext(Context):
         yield
 
     def counters(self) -> dict[str, int]:
-        """Everything counted since the last report."""
+        """Return all counters since the last report."""
         return dict(self._report.counters)
 
 
 class YieldingContext(FakeContext):
-    """Other tasks have a turn after each piece of work, as in a process that several roles share."""
+    """A context that yields to other tasks after each piece of work, as in a process with several roles."""
 
     @asynccontextmanager
     async def work(self, kind: str, items: int = 1) -> AsyncIterator[None]:
@@ -57,7 +57,7 @@ class FakeEdge:
 
 
 class YieldingEdge(FakeEdge):
-    """Other tasks have a turn before each call."""
+    """An edge that yields to other tasks before each call."""
 
     async def __call__(self, *args: Any) -> Any:
         await asyncio.sleep(0)
@@ -65,7 +65,7 @@ class YieldingEdge(FakeEdge):
 
 
 class Insert:
-    """Collects unrolls, and sets `enough` once there are `wanted`."""
+    """An insert edge that collects unrolls, and sets `enough` once it has `wanted`."""
 
     name = "actor.queue.insert"
 
@@ -82,7 +82,7 @@ class Insert:
 
 
 class StreamInsert(Insert):
-    """The same for actors that also send the stream which an unroll belongs to."""
+    """The same, for actors that also send the stream of an unroll."""
 
     async def __call__(self, stream: Stream, unroll: Unroll) -> int:  # type: ignore[override]
         await super().__call__(unroll)
@@ -90,7 +90,7 @@ class StreamInsert(Insert):
 
 
 class Pull:
-    """Gives new weights at every call, far more different than an update would make them."""
+    """A pull edge that returns new weights at every call, with larger changes than those of an update."""
 
     name = "actor.weights.pull"
 
@@ -115,12 +115,12 @@ class Pull:
 
 
 def play(scene: Coroutine[Any, Any, None], seconds: float = 20.0) -> None:
-    """Run a scene, which must end within some seconds."""
+    """Run a scene, which must end within `seconds`."""
     asyncio.run(asyncio.wait_for(scene, seconds))
 
 
 async def settle() -> None:
-    """Let all tasks go as far as they can."""
+    """Let all tasks run until they wait."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -134,7 +134,7 @@ class Worker(Protocol):
 
 
 async def run_until(enough: asyncio.Event, worker: Worker, *others: Coroutine[Any, Any, None]) -> None:
-    """Run a worker, and others beside it, until the event is set; none may end by itself."""
+    """Run a worker and other coroutines until the event is set; none may end before."""
     running = [asyncio.ensure_future(run) for run in (worker.run(), *others)]
     ends = asyncio.ensure_future(enough.wait())
     await asyncio.wait({*running, ends}, return_when=asyncio.FIRST_COMPLETED)

@@ -3,7 +3,7 @@
     python tests/follow_docs.py              all pages, about 15 minutes
     python tests/follow_docs.py apex.md      some of them
 
-What the reader has to bring (a cluster, certificates, a package of one's own) is left out and told.
+Commands that need something from the reader (a cluster, certificates, an own package) are skipped and listed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pathlib import Path
 
 from pages import PAGES, ROOT, commands
 
-BROUGHT = re.compile(r"--ray-address|my_package|minari:|--tls-|--callback|DIR|\$|pumped")
+NEEDED = re.compile(r"--ray-address|my_package|minari:|--tls-|--callback|DIR|\$|pumped")
 MUJOCO = re.compile(r"Swimmer-v5|Hopper-v5|HalfCheetah-v5")
 COST_MODEL = "work: {env_step: {base: 1e-4}}\n"
 SECONDS = 300
 
 
-def brought(command: str) -> bool:
-    """Whether the reader has to bring something."""
-    return bool(BROUGHT.search(command)) or (not importlib.util.find_spec("mujoco") and bool(MUJOCO.search(command)))
+def needs_reader(command: str) -> bool:
+    """Whether a command needs something from the reader."""
+    return bool(NEEDED.search(command)) or (not importlib.util.find_spec("mujoco") and bool(MUJOCO.search(command)))
 
 
 def shortened(words: list[str], directory: Path) -> list[str]:
-    """The command with a budget of seconds instead of its own."""
+    """Replace the budget of a command by a few seconds."""
     command = words[0]
     if command == "train" and "--help" not in words:
         steps = ["--total-steps", "20000"] if words[1] == "pbt" else []  # the members of a population share its steps
@@ -46,17 +46,17 @@ def shortened(words: list[str], directory: Path) -> list[str]:
 
 
 def expanded(pattern: str, directory: Path) -> list[str]:
-    """What a shell would put in its place."""
+    """Expand a pattern as a shell does."""
     return sorted(str(path.relative_to(directory)) for path in directory.glob(pattern))
 
 
 def follow(page: Path, directory: Path) -> list[str]:
-    """Run the commands of a page; returns those that failed, with the last line they said."""
+    """Run the commands of a page; return the failed ones, each with the last line of its errors."""
     failed = []
     for words in commands(page):
         result = " ".join(words)
-        if brought(result):
-            print(f"  left out  thespis {result}", flush=True)
+        if needs_reader(result):
+            print(f"  skipped   thespis {result}", flush=True)
             continue
         if words[0] == "record":  # another page may have written the same demonstrations
             shutil.rmtree(directory / words[words.index("--out") + 1], ignore_errors=True)
@@ -75,7 +75,7 @@ def follow(page: Path, directory: Path) -> list[str]:
 
 def main(names: list[str]) -> int:
     failed = []
-    with tempfile.TemporaryDirectory() as directory:  # one for all: some pages use runs of pages before them
+    with tempfile.TemporaryDirectory() as directory:  # shared, because some pages use runs of earlier pages
         (Path(directory) / "lan.yaml").write_text(COST_MODEL)
         shutil.copytree(ROOT / "examples", Path(directory) / "examples")
         for page in PAGES:

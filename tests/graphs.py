@@ -30,17 +30,17 @@ def page(name: str) -> Path:
 
 
 def drawn(markdown: str) -> list[str]:
-    """The names whose diagrams a page has: architectures, and pairs of an architecture and an algorithm."""
+    """Return the names whose diagrams a page has: architectures and short names."""
     return [command.split()[1] for command, _ in DIAGRAM.findall(markdown)]
 
 
 def pages() -> list[Path]:
-    """The pages with diagrams."""
+    """Return the pages with diagrams."""
     return [path for path in sorted((ROOT / "docs").glob("*.md")) if "```mermaid" in path.read_text()]
 
 
 def show(words: list[str]) -> str:
-    """The output of a `thespis show` command."""
+    """Return the output of a `thespis show` command."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         code = thespis(words)
@@ -54,12 +54,12 @@ def text(name: str) -> str:
 
 
 def with_diagrams(markdown: str) -> str:
-    """A page with every diagram drawn anew."""
+    """Return a page with all diagrams redrawn."""
 
-    def anew(found: re.Match[str]) -> str:
+    def redraw(found: re.Match[str]) -> str:
         return found[0].removesuffix(f"{found[2]}```") + show(found[1].split()) + "```"
 
-    return DIAGRAM.sub(anew, markdown)
+    return DIAGRAM.sub(redraw, markdown)
 
 
 def main() -> int:

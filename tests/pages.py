@@ -17,11 +17,11 @@ PAGES = [
 
 
 def blocks(text: str) -> str:
-    """What stands between fences, with broken lines joined."""
+    """Return the text between fences, with continued lines joined."""
     return "\n".join(text.split("```")[1::2]).replace("\\\n", " ")
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The words of each `thespis` command in the code of a page."""
+    """Return the words of each `thespis` command in the code of a page."""
     lines = (line.strip() for line in blocks(page.read_text()).splitlines())
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("thespis ")]

@@ -26,7 +26,7 @@ def fields(config: type[Any]) -> set[str]:
 
 
 def carriers(kind: str) -> list[str]:
-    """The architectures that carry a kind of item."""
+    """Return the architectures that carry a kind of item."""
     configs = {name: architecture(name).Config for name in architectures()}
     return [name for name, config in configs.items() if "algorithm" in fields(config) and kind in carried_items(config)]
 
@@ -47,7 +47,7 @@ def _linked(name: str) -> str:
 
 
 def with_table(markdown: str) -> str:
-    """The page with its table written anew."""
+    """Return the page with a new table."""
     return PLACE.sub(lambda _: table(), markdown)
 
 

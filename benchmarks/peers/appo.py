@@ -1,4 +1,4 @@
-"""Sample Factory: APPO, with settings in the words of its own command line."""
+"""Sample Factory: APPO. The settings have the names of its own command line."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sf_examples.atari.atari_params import atari_override_defaults
 from sf_examples.atari.atari_utils import make_atari_env
 
 PONG = "PongNoFrameskip-v4"
-"""Sample Factory names environments itself; its wrappers skip the frames."""
+"""Environments by Sample Factory's own names; its wrappers skip frames."""
 
 
 class Report(AlgoObserver):
-    """A line after a round of training. What the learner has been given counts as steps, as in its own figures."""
+    """Print a line after each round of training. Steps are those that the learner received, as in its own figures."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines, self._began = lines, False
 
     def on_training_step(self, runner: Runner, training_iteration_since_resume: int) -> None:
         if not self._began:
-            # It does not say when the first step is taken, so its clock starts a little late, with the first update.
+            # It does not report its first step, so its clock starts a little late, with the first update.
             self._began = True
             self._lines.start()
         if self._lines.due:
@@ -41,7 +41,7 @@ def make_env(name: str, cfg: Any = None, env_config: Any = None, render_mode: st
 
 
 def make_pong(name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None) -> Any:
-    if PONG not in gym.registry:  # ale-py registers itself with newer versions of Gymnasium only
+    if PONG not in gym.registry:  # ale-py registers itself only with newer versions of Gymnasium
         kwargs = {"game": "pong", "frameskip": 1, "repeat_action_probability": 0.25, "full_action_space": False}
         gym.register(PONG, entry_point="ale_py.env:AtariEnv", kwargs=kwargs, max_episode_steps=108_000)
     return make_atari_env("atari_pong", cfg, env_config, render_mode)
@@ -79,7 +79,7 @@ def main() -> None:
         runner.register_observer(Report(Lines(args.until, args.seconds)))
         runner.init()
         runner.run()
-        time.sleep(0.5)  # its processes write into the directory until they have ended
+        time.sleep(0.5)  # its processes write to the directory until they exit
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""PPO in one file, as CleanRL writes it: nothing between the algorithm and the environments, no options but numbers.
+"""PPO in one file, in the style of CleanRL: no layer between algorithm and environments, and only numbers as options.
 
 `native`: Gymnasium's own vector of the environment (numpy for CartPole, C++ for Atari) instead of one object each.
 """
@@ -94,12 +94,12 @@ class PPO:
         self._running = np.zeros(envs.num_envs)
 
     def collect(self) -> dict[str, Tensor]:
-        """`n_steps` of every environment, flat; without the rows in which an environment only resets."""
+        """Collect `n_steps` of every environment, as flat rows without the reset rows."""
         kept: list[tuple[Tensor, ...]] = []
         for _ in range(self.cfg["n_steps"]):
             with torch.no_grad():
                 logits, value = self.agent(self.obs)
-                # What Categorical would do, without its checks: a third of the time of a step goes into them.
+                # The computation of `Categorical`, without its checks, which take a third of a step's time.
                 logp = logits - logits.logsumexp(-1, keepdim=True)
                 action = torch.multinomial(logp.exp(), 1)
             obs, reward, terminated, truncated, _ = self.envs.step(action[:, 0].numpy())
@@ -108,7 +108,7 @@ class PPO:
             self.steps += int((self.done == 0).sum())
             over = terminated | truncated
             self._book(reward, over)
-            # Native vectors give out one array that they write into again.
+            # Native vectors overwrite the array that they return.
             self.obs, self.done = torch.as_tensor(np.array(obs)), torch.as_tensor(over).float()
         obs, action, logp, value, reward, done = (torch.stack(part) for part in zip(*kept, strict=True))
         advantage = self._advantages(value, reward, done)

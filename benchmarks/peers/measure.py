@@ -1,4 +1,4 @@
-"""One run of a driver: the lines it prints, how long it took to start, and the memory of all its processes."""
+"""Measures one run of a driver: the lines it prints, its start-up time, and the memory of all its processes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any
 from thespis.core.system.reaper import marked
 
 MARK = "THESPIS_PEER_RUN"
-"""Processes of a run are known by it, however deep below us they were started."""
+"""Environment variable that marks all processes of a run; descendants inherit it."""
 _WARM_UP = 0.25
-"""Share of a run's seconds that does not count for its speed: first calls are slow, and some libraries learn late."""
+"""Fraction of a run that does not count for its speed: first calls are slow, and some libraries learn late."""
 _START_SECONDS = 180.0
 
 
 class Run:
-    """A command and all its processes. What it prints that is no JSON is kept, to say why it failed."""
+    """A command and all its processes. Other output than JSON is kept, to report why the command failed."""
 
     def __init__(self, command: Sequence[str], more: dict[str, str]) -> None:
         self.mark = f"{MARK}={uuid.uuid4().hex}"
@@ -43,7 +43,7 @@ class Run:
         )
 
     def wait(self, seconds: float) -> int | None:
-        """The exit code; None if it had to be ended after so many seconds. Nothing of it is left, either way."""
+        """Return the exit code, or None if the command was killed after `seconds`. Leaves no process behind."""
         reader = threading.Thread(target=self._read)
         reader.start()
         deadline = time.monotonic() + seconds
@@ -59,14 +59,14 @@ class Run:
             reader.join()
 
     def processes(self) -> list[int]:
-        """Living processes of the run."""
+        """Return the live processes of the run."""
         return marked(self.mark)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as output:
             for line in output:
-                result = _told(line)
+                result = _parse(line)
                 if result is not None:
                     self.lines.append(result)
                     if self.first_line is None:
@@ -75,13 +75,13 @@ class Run:
                     self.said = [*self.said[-20:], line.strip()]
 
     def _weigh(self) -> None:
-        """Shared pages count once, divided among those who share them."""
+        """Measure the memory; shared pages are divided among the processes that share them."""
         total = sum(filter(None, map(_proportional_kb, self.processes())))
         self.peak_mb = max(self.peak_mb, total / 1024)
 
 
 def measure(command: Sequence[str], seconds: float, until: float | None, more: dict[str, str]) -> dict[str, Any]:
-    """Run a driver for `seconds`, or until its return is reached. An `error` is in the result if it failed."""
+    """Run a driver for `seconds`, or until it reaches the return. The result has an `error` if the driver failed."""
     run = Run([*command, *_limits(seconds, until)], more)
     code = run.wait(seconds * 1.5 + _START_SECONDS)
     found: dict[str, Any] = {"peak_mb": run.peak_mb, "start_seconds": run.first_line}
@@ -92,7 +92,7 @@ def measure(command: Sequence[str], seconds: float, until: float | None, more: d
 
 
 def figures(lines: Sequence[dict[str, Any]], until: float | None) -> dict[str, Any]:
-    """Steps per second after the warm-up, and the seconds to the return; null where there is nothing to say."""
+    """Return steps per second after the warm-up, and seconds to the return; null for values that do not apply."""
     end = lines[-1]["seconds"] if lines else 0.0
     counted = [line for line in lines if line["seconds"] >= _WARM_UP * end]
     speed = None
@@ -121,8 +121,8 @@ def _kill(pid: int) -> None:
         return
 
 
-def _told(line: str) -> dict[str, Any] | None:
-    """What a driver reports in a line; None if somebody else wrote it, or wrote into it."""
+def _parse(line: str) -> dict[str, Any] | None:
+    """Return a driver's report; None for another line, or one that another process wrote into."""
     if not line.startswith('{"steps"'):
         return None
     try:
@@ -138,5 +138,5 @@ def _proportional_kb(pid: int) -> int | None:
             if line.startswith("Pss:"):
                 return int(line.split()[1])
     except OSError:
-        return None  # it has just ended
+        return None  # the process has just exited
     return None

@@ -1,4 +1,4 @@
-"""Thespis: any architecture, settings as it takes them."""
+"""Thespis: any architecture, with its own settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thespis.training.registry import defaults
 
 
 class Watch(threading.Thread):
-    """Prints lines of a run from what watches it, and ends the run when it is enough."""
+    """Prints lines from the monitor of a run, and ends the run at its limit."""
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(daemon=True)
@@ -43,7 +43,7 @@ def main() -> None:
     args, settings = arguments()
     watch = Watch(Lines(args.until, args.seconds))
     if args.until is None:
-        # Presets end when the task is learned, sooner than the seconds are over.
+        # Presets end a run when the task is learned, before the time limit.
         settings["total_steps"] = 1_000_000_000
     with tempfile.TemporaryDirectory() as directory:
         more = {"env": args.env, "seed": args.seed, "eval_episodes": 0, "run_dir": Path(directory) / "run", **settings}

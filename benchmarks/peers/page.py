@@ -1,4 +1,4 @@
-"""The table in docs/benchmarks.md, from the runs that are kept."""
+"""Writes the table in docs/benchmarks.md from the saved runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from benchmarks.peers.plan import ENTRIES, Entry
 
 Runs = Sequence[Mapping[str, Any]]
 Results = Mapping[str, Mapping[str, Any]]
-"""By `entry/task`: the settings, and the runs with them."""
+"""Settings and runs, by `entry/task`."""
 
 
 def page(results: Results, versions: Mapping[str, str], failed: Mapping[str, str], machine: str) -> str:
-    """All that is measured. `failed`: why a library could not be installed, by its virtual environment."""
+    """Return the measured part of the page. `failed`: why a library could not be installed, by virtual environment."""
     shown = [entry for entry in ENTRIES if any(runs_of(results, entry, task) for task in ("speed", "solve", "pong"))]
     head = ["", "settings", "CartPole steps/s", "ours is", "seconds to 475", "ours is", "Pong steps/s", "ours is", "MB"]
     columns = [
@@ -46,7 +46,7 @@ def column(
     ratio: Callable[[float, float], float],
     best: Callable[..., float],
 ) -> list[tuple[str, str]]:
-    """For each entry the figure, and how many times better the best of ours is."""
+    """Return the figure of each entry, and how many times better the best result of Thespis is."""
     figures = [figure(runs_of(results, entry, task)) for entry in entries]
     values = [value for value, _ in figures]
     ours = [value for entry, value in zip(entries, values, strict=True) if entry.ours and value is not None]
@@ -65,11 +65,11 @@ def _speed(runs: Runs) -> tuple[float | None, str]:
 
 
 def _solved(runs: Runs) -> tuple[float | None, str]:
-    """The median, if most of the runs got there; how many did, if not all."""
+    """Return the median if most runs reached the return, and the number of those runs unless all did."""
     seconds = sorted(run["seconds_to"] for run in runs if run.get("seconds_to") is not None)
     if not runs or not seconds:
         return None, "not reached" if runs else "–"
-    # A run that did not get there is later than all that did.
+    # A run that did not reach the return counts as later than all others.
     middle = median([*seconds, *[float("inf")] * (len(runs) - len(seconds))])
     text = "" if len(seconds) == len(runs) else f" ({len(seconds)} of {len(runs)} runs)"
     if middle == float("inf"):
@@ -78,12 +78,12 @@ def _solved(runs: Runs) -> tuple[float | None, str]:
 
 
 def _mark(runs: Runs) -> str:
-    """A median of three needs none."""
+    """Return the mark of a figure from fewer than three runs."""
     return "" if len(runs) >= 3 else "¹"
 
 
 def _memory(results: Results, entry: Entry) -> str:
-    """CartPole and Pong: the median of the peaks."""
+    """Return the medians of the peak memory on CartPole and Pong."""
     cells = []
     for task in ("speed", "pong"):
         peaks = [run["peak_mb"] for run in runs_of(results, entry, task) if run.get("peak_mb")]
@@ -92,7 +92,7 @@ def _memory(results: Results, entry: Entry) -> str:
 
 
 def _failures(results: Results, failed: Mapping[str, str]) -> list[tuple[str, str]]:
-    found = [(f"{home} did not install", reason) for home, reason in failed.items()]
+    found = [(f"{venv} did not install", reason) for venv, reason in failed.items()]
     for entry in ENTRIES:
         for task in ("speed", "solve", "pong"):
             errors = {run["error"] for run in runs_of(results, entry, task) if "error" in run}
@@ -101,4 +101,4 @@ def _failures(results: Results, failed: Mapping[str, str]) -> list[tuple[str, st
 
 
 def _versions(versions: Mapping[str, str]) -> str:
-    return "; ".join(versions[home] for home in sorted(versions))
+    return "; ".join(versions[venv] for venv in sorted(versions))

@@ -1,8 +1,8 @@
-"""Who is compared, with which settings: those of each library's own examples, fitted to a machine of two cores.
+"""The compared libraries and their settings, which come from each library's own examples, adapted to two cores.
 
-Networks are the same size for all: two layers of 64 for CartPole, the CNN of Mnih et al. (2015) for Pong. A library has
-several rows where settings that take the most steps are not those that learn soonest. Budgets over which rates fall are
-longer than in the zoo of Stable-Baselines3: 100 episodes of 475 alone take 47,500 steps.
+All networks have the same size: two layers of 64 for CartPole, the CNN of Mnih et al. (2015) for Pong. A library has
+several rows if the settings with the most steps per second are not the settings that learn fastest. Learning rates
+anneal over more steps than in the zoo of Stable-Baselines3, because 100 episodes of 475 steps alone take 47,500.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CARTPOLE, PONG = "CartPole-v1", "ALE/Pong-v5"
 
 @dataclass(frozen=True)
 class Task:
-    """What is measured in one run. `until`: the return to reach; `seconds`: when it ends at the latest."""
+    """The task of one run. `until`: the return to reach; `seconds`: the time limit."""
 
     name: str
     env: str
@@ -34,14 +34,14 @@ TASKS = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A row: which driver in which virtual environment (`home`), and its settings; None where it is not compared.
+    """A row: the driver, its virtual environment (`venv`), and its settings; None for a task that is not compared.
 
-    `steady`: what else is set on CartPole where it is to learn for as long as it is timed.
+    `steady`: further settings on CartPole, with which the run learns for the whole measured time.
     """
 
     name: str
     label: str
-    home: str
+    venv: str
     driver: str
     algorithm: str = ""
     cartpole: dict[str, Any] | None = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Entry:
 
     @property
     def ours(self) -> bool:
-        return self.home == "thespis"
+        return self.venv == "thespis"
 
     def settings(self, task: Task) -> dict[str, Any] | None:
         if task.env != CARTPOLE:
@@ -68,7 +68,7 @@ PACKAGES = {
     "sb3": ("stable-baselines3",),
     "cleanrl": (),
 }
-"""What each virtual environment is there for; torch, Gymnasium and numpy come with all of them."""
+"""The compared packages of each virtual environment; all have torch, Gymnasium and numpy."""
 
 _ZOO_PPO = {
     "n_envs": 8,
@@ -111,14 +111,14 @@ _IMPALA = {
     "grad_clip_by": "global_norm",
     "vf_loss_coeff": 0.05,
     "entropy_coeff": 0.0,
-    # With the default of 0 the driver asks for batches all the time, and takes a core from those that make them.
+    # With the default of 0 the driver polls for batches all the time, and takes a core from the sampling processes.
     "timeout_s_sampler_manager": 0.05,
 }
 
 _NATIVE = {"native": True, "n_steps": 32, "learning_rate": 2.5e-3, "epochs": 4, "minibatches": 4}
 
 _CONSTANT = {"optimizer": {"learning_rate": 1e-3}}
-"""A rate that may stay as it is; the preset's, five times as high, falls to zero over steps that take two seconds."""
+"""A constant learning rate. The preset's is five times as high, and anneals to 0 within two seconds."""
 
 ENTRIES = (
     Entry("impala", "Thespis IMPALA", "thespis", "ours", "impala", said="defaults", steady=_CONSTANT),

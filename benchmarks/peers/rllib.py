@@ -1,4 +1,4 @@
-"""RLlib: IMPALA, with settings in the words of its own config: `env_runners`, `training`, `model`."""
+"""RLlib: IMPALA. The settings have the names of its own config: `env_runners`, `training`, `model`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def configure(env: str, seed: int, settings: dict[str, Any]) -> IMPALAConfig:
 def main() -> None:
     args, settings = arguments()
     warnings.simplefilter("ignore")
-    # Ray counts what it may start, not what there is: a learner, a runner and a server of weights on two cores.
+    # The CPUs that Ray may assign, not those of the machine: a learner, a runner and a weight server on two cores.
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     algorithm = configure(args.env, args.seed, settings).build_algo()
     lines = Lines(args.until, args.seconds)
@@ -57,10 +57,10 @@ def main() -> None:
     while not enough:
         result = algorithm.train()
         if not steps:
-            lines.start()  # its processes were starting until now; the clock starts a little late, with the first batch
+            lines.start()  # its processes start until here, so the clock starts a little late, with the first batch
         steps = int(result["num_env_steps_sampled_lifetime"])
         sampled = result["env_runners"]
-        # Missing or not a number where no episode ended in this iteration: the mean is then what it was.
+        # Missing or NaN if no episode ended in this iteration; the previous mean then stays valid.
         if sampled.get("num_episodes_lifetime", 0) >= EPISODES and not math.isnan(sampled["episode_return_mean"]):
             returns = [float(sampled["episode_return_mean"])] * EPISODES
         enough = lines.report(steps, returns)

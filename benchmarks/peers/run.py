@@ -1,11 +1,11 @@
-"""Thespis beside other libraries, on the same machine and tasks, one process after the other.
+"""Compares Thespis with other libraries on the same machine and tasks, one process after the other.
 
-Each library gets a virtual environment in .venv-peers/, with the versions in requirements/. What is measured is kept in
-benchmarks/results/peers.json: interrupted, the next call goes on. The table goes into docs/benchmarks.md.
+Each library gets a virtual environment in .venv-peers/, with the versions in requirements/. Results are saved in
+benchmarks/results/peers.json, and an interrupted benchmark continues from them. The table goes into docs/benchmarks.md.
 
 python -m benchmarks.peers.run                        everything, three runs of each
 python -m benchmarks.peers.run --quick                one run of each
-python -m benchmarks.peers.run --only appo sb3-ppo    some rows; --again to measure them anew
+python -m benchmarks.peers.run --only appo sb3-ppo    some rows; --again repeats saved measurements
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from benchmarks.peers.measure import measure
 from benchmarks.peers.page import page
 from benchmarks.peers.plan import ENTRIES, HERE, PACKAGES, TASKS, Entry, Task
 
-HOMES = ROOT / ".venv-peers"
+VENVS = ROOT / ".venv-peers"
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 
-def python_of(home: str) -> str:
-    return sys.executable if home == "thespis" else str(HOMES / home / "bin" / "python")
+def python_of(venv: str) -> str:
+    return sys.executable if venv == "thespis" else str(VENVS / venv / "bin" / "python")
 
 
-def set_up(home: str) -> str | None:
-    """Make a virtual environment unless it is there with these versions. The reason, if that cannot be done."""
-    if home == "thespis":
+def set_up(venv: str) -> str | None:
+    """Make a virtual environment unless it exists with these versions; return the reason if that fails."""
+    if venv == "thespis":
         return None
-    requirements = HERE / "requirements" / f"{home}.txt"
-    ready, digest = HOMES / home / "ready", hashlib.sha256(requirements.read_bytes()).hexdigest()
+    requirements = HERE / "requirements" / f"{venv}.txt"
+    ready, digest = VENVS / venv / "ready", hashlib.sha256(requirements.read_bytes()).hexdigest()
     if ready.exists() and ready.read_text() == digest:
         return None
-    print(f"setting up {home}", flush=True)
+    print(f"setting up {venv}", flush=True)
     for command in (
-        [sys.executable, "-m", "venv", str(HOMES / home)],
-        [python_of(home), "-m", "pip", "install", "-q", "-r", str(requirements)],
+        [sys.executable, "-m", "venv", str(VENVS / venv)],
+        [python_of(venv), "-m", "pip", "install", "-q", "-r", str(requirements)],
     ):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
@@ -52,27 +52,27 @@ def set_up(home: str) -> str | None:
     return None
 
 
-def versions(home: str) -> str:
-    """What is compared, in its version, with what it stands on."""
-    wanted = [*PACKAGES[home], "torch", "gymnasium", "numpy"]
+def versions(venv: str) -> str:
+    """Return the versions of the compared package and of its main dependencies."""
+    wanted = [*PACKAGES[venv], "torch", "gymnasium", "numpy"]
     code = f"from importlib.metadata import version\nprint(', '.join(f'{{n}} {{version(n)}}' for n in {wanted!r}))"
-    return subprocess.run([python_of(home), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run([python_of(venv), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def once(entry: Entry, task: Task, seed: int) -> dict[str, Any]:
-    command = [python_of(entry.home), str(HERE / f"{entry.driver}.py"), "--env", task.env, "--seed", str(seed)]
+    command = [python_of(entry.venv), str(HERE / f"{entry.driver}.py"), "--env", task.env, "--seed", str(seed)]
     command += ["--algorithm", entry.algorithm, "--settings", json.dumps(entry.settings(task))]
     paths = {"PYTHONPATH": str(ROOT)} if entry.ours else {"PYTHONPATH": ""}
     return measure(command, task.seconds, task.until, paths)
 
 
 def run_all(entries: list[Entry], tasks: list[Task], repeats: int, kept: dict[str, Any]) -> None:
-    """Round by round, so that whatever slows the machine down for a while does so for all."""
+    """Run all entries in rounds, so that a slow phase of the machine affects all of them."""
     for seed in range(repeats):
         for entry in entries:
             for task in tasks:
                 settings = entry.settings(task)
-                if settings is None or entry.home in kept["failed"]:
+                if settings is None or entry.venv in kept["failed"]:
                     continue
                 runs = _runs(kept["results"], entry, task)
                 if len(runs) <= seed and not _decided(runs, task):
@@ -82,12 +82,12 @@ def run_all(entries: list[Entry], tasks: list[Task], repeats: int, kept: dict[st
 
 
 def _decided(runs: list[dict[str, Any]], task: Task) -> bool:
-    """Whether most of three runs have not got where they should, so that a third is two minutes for nothing."""
+    """Whether two runs missed the return, so that a third run cannot change the result."""
     return task.until is not None and sum(run.get("seconds_to") is None for run in runs) >= 2
 
 
 def _runs(results: dict[str, Any], entry: Entry, task: Task) -> list[dict[str, Any]]:
-    """The runs with these settings; those with others no longer count."""
+    """Return the runs with these settings; discard runs with other settings."""
     key, settings = f"{entry.name}/{task.name}", [entry.algorithm, entry.settings(task), task.seconds]
     if results.get(key, {}).get("settings") != settings:
         results[key] = {"settings": settings, "runs": []}
@@ -100,25 +100,25 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], choices=[entry.name for entry in ENTRIES], metavar="ROW")
     parser.add_argument("--tasks", nargs="*", default=[], choices=[task.name for task in TASKS], metavar="TASK")
     parser.add_argument("--quick", action="store_true", help="one run of each instead of three")
-    parser.add_argument("--again", action="store_true", help="also what has been measured")
-    parser.add_argument("--no-page", action="store_true", help="leave docs/benchmarks.md as it is")
+    parser.add_argument("--again", action="store_true", help="repeat saved measurements")
+    parser.add_argument("--no-page", action="store_true", help="do not write docs/benchmarks.md")
     args = parser.parse_args()
     entries = [entry for entry in ENTRIES if entry.name in args.only or not args.only]
     tasks = [task for task in TASKS if task.name in args.tasks or not args.tasks]
 
-    # What a run has started is ended with it, however this is.
+    # SIGTERM raises, so that the processes of a run are killed with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     kept = {"results": {}, "versions": {}, **load("peers"), "machine": machine(), "failed": {}}
     if args.again:
         for entry in entries:
             for task in tasks:
                 kept["results"].pop(f"{entry.name}/{task.name}", None)
-    for home in dict.fromkeys(entry.home for entry in entries):
-        reason = set_up(home)
+    for venv in dict.fromkeys(entry.venv for entry in entries):
+        reason = set_up(venv)
         if reason is None:
-            kept["versions"][home] = versions(home)
+            kept["versions"][venv] = versions(venv)
         else:
-            kept["failed"][home] = reason
+            kept["failed"][venv] = reason
     run_all(entries, tasks, 1 if args.quick else 3, kept)
     text = page(kept["results"], kept["versions"], kept["failed"], kept["machine"])
     if not args.no_page:

@@ -1,4 +1,4 @@
-"""Stable-Baselines3: A2C, PPO and DQN, with settings in the words of its own constructors."""
+"""Stable-Baselines3: A2C, PPO and DQN. The settings have the names of its own constructors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALGORITHMS = {"A2C": A2C, "PPO": PPO, "DQN": DQN}
 
 
 class Report(BaseCallback):
-    """A line after each round of learning, so that steps and seconds are of whole rounds."""
+    """Print a line after each round of learning, so that steps and seconds are of whole rounds."""
 
     def __init__(self, lines: Lines) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Checks the built site: every local link leads somewhere, and a browser loads nothing from another host.
+"""Checks the built site: every local link has a target, and a browser loads nothing from another host.
 
 python docs/_ext/check_site.py docs/_build/html
 """
@@ -12,12 +12,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 _LOADED = {"img": ("src", "srcset"), "script": ("src",), "link": ("href",), "iframe": ("src",), "source": ("src",)}
-"""What a browser loads by itself. A link that a reader follows is none of it."""
+"""Attributes of resources that a browser loads by itself, unlike links that a reader follows."""
 _FOREIGN = re.compile(r"(?:url\(|@import)\s*[\"']?\s*(?:https?:)?//")
 
 
 class Page(HTMLParser):
-    """The anchors, links and resources of one page."""
+    """Collects the anchors, links and resources of one page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Page(HTMLParser):
 
 
 def complaints(site: Path) -> list[str]:
-    """What is wrong with the site, a line each."""
+    """Return the faults of the site, one line each."""
     pages = {path: Page(path.read_text()) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
@@ -61,5 +61,5 @@ def complaints(site: Path) -> list[str]:
 
 if __name__ == "__main__":
     wrong = complaints(Path(sys.argv[1]).resolve())
-    print("\n".join(wrong) or "every local link leads somewhere, and nothing is loaded from another host")
+    print("\n".join(wrong) or "every local link has a target, and nothing is loaded from another host")
     sys.exit(bool(wrong))

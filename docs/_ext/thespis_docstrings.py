@@ -1,4 +1,4 @@
-"""Docstrings of Thespis as reStructuredText, which autodoc parses.
+"""Converts docstrings of Thespis to reStructuredText, which autodoc parses.
 
 Docstrings are plain text with `code` in backticks, indented examples and lists. Characters that mean something else in
 reStructuredText are escaped.
@@ -14,7 +14,7 @@ _SPECIAL = re.compile(r"([\\*|])|(_)(?=\W|$)")
 
 
 def as_restructured_text(lines: Iterable[str]) -> list[str]:
-    """The lines of a docstring, escaped."""
+    """Return the lines of a docstring, escaped."""
     return [line for block in _blocks(lines) for line in (*_block(block), "")]
 
 
@@ -40,7 +40,7 @@ def _block(lines: list[str]) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Prose with its code in double backticks and its special characters escaped."""
+    """Return prose with code in double backticks and escaped special characters."""
     parts, start = [], 0
     for code in _CODE.finditer(text):
         parts += [_SPECIAL.sub(r"\\\1\2", text[start : code.start()]), f"``{code[2]}``"]

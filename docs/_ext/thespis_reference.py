@@ -1,6 +1,6 @@
-"""The reference pages as Markdown, from the code: commands, settings, presets and the Python API.
+"""Writes the reference pages from the code, as Markdown: commands, settings, presets and the Python API.
 
-A page asks for a part by a line such as `<!-- generated: settings shared -->`.
+A page requests a part by a line such as `<!-- generated: settings shared -->`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PACKAGE = Path(thespis.__file__).parent
 
 
 def generate(words: list[str]) -> str:
-    """The part of a page that `words` name."""
+    """Return the part of a page that `words` name."""
     name, *rest = words
     parts = {"commands": commands, "settings": setting_tables, "presets": presets, "api": api}
     if name == "topology":
@@ -45,7 +45,7 @@ def generate(words: list[str]) -> str:
 
 
 def drawing(words: list[str]) -> str:
-    """The graph of an architecture, as `thespis show` draws it."""
+    """Return the graph of an architecture, as `thespis show` draws it."""
     from thespis_site import run
 
     svg = run(["show", *words, "--format", "svg"])
@@ -56,12 +56,12 @@ def drawing(words: list[str]) -> str:
 
 
 def command_names() -> list[str]:
-    """The commands that `thespis --help` lists."""
+    """Return the commands that `thespis --help` lists."""
     return re.findall(r"^  (\w+) ", cli_main.HELP, flags=re.MULTILINE)
 
 
 def commands() -> str:
-    """Every command with its help."""
+    """Return every command with its help."""
     from thespis_site import run
 
     os.environ["COLUMNS"], os.environ["NO_COLOR"] = "96", "1"
@@ -83,7 +83,7 @@ def setting_tables(which: str) -> str:
 
 
 def _shared() -> str:
-    """The settings of every architecture, in the groups of `--help`."""
+    """Return the settings of every architecture, in the groups of `--help`."""
     rest = {each.path: each for each in settings(Experiment())}
     first = [rest.pop(path) for path in cli_help.FIRST if path in rest]
     groups = {"Most used": first}
@@ -94,7 +94,7 @@ def _shared() -> str:
 
 
 def _architectures() -> str:
-    """What each architecture adds to the shared settings, and which of their defaults it changes."""
+    """Return the settings that each architecture adds, and the shared defaults that it changes."""
     shared = {each.path: each.value for each in settings(Experiment())}
     parts = []
     for name in architectures():
@@ -122,7 +122,7 @@ def _changed(each: Setting, shared: dict[str, Any]) -> bool:
 
 
 def _algorithms() -> str:
-    """All settings of each algorithm, with its own defaults."""
+    """Return all settings of each algorithm, with its own defaults."""
     parts = []
     for name, value in sorted(algorithms().items()):
         page = _page(name)
@@ -134,7 +134,7 @@ def _algorithms() -> str:
 
 
 def _page(name: str) -> str:
-    """The page of an architecture or an algorithm, from the folder of the reference."""
+    """Return the path of the page of an architecture or algorithm, relative to the reference pages."""
     return f"../{name}.md" if (DOCS / f"{name}.md").is_file() else ""
 
 
@@ -165,7 +165,7 @@ def _kind(each: Setting) -> str:
 
 
 def _described(hint: Any) -> str:
-    """A type in words, with its range."""
+    """Describe a type in words, with its range."""
     if typing.get_origin(hint) is Annotated:
         kind, *notes = typing.get_args(hint)
         ranges = [str(note) for note in notes if isinstance(note, Bounds) and str(note)]
@@ -197,20 +197,20 @@ def _depends_on_machine(each: Setting) -> bool:
 
 
 def _prose(text: str) -> str:
-    """Help text as Markdown: flags and values as code, pages as links."""
+    """Convert help text to Markdown: flags and values become code, pages become links."""
     text = re.sub(r"(?<![`\w])(--[a-z][\w.-]*[\w])", r"`\1`", text)
     text = re.sub(r"\bdocs/([\w-]+)\.md", lambda found: f"[{found[1]}](../{found[1]}.md)", text)
     return _escaped(text)
 
 
 def _escaped(text: str) -> str:
-    """Markdown in which `<x>` and `*` outside of code stay as they are."""
+    """Escape Markdown, so that `<x>` and `*` outside of code are shown literally."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([<>*])", r"\\\1", part) for part in parts)
 
 
 def _sentence(text: str | None) -> str:
-    """The first paragraph of a docstring."""
+    """Return the first paragraph of a docstring."""
     return _escaped(" ".join((text or "").strip().split("\n\n")[0].split()))
 
 
@@ -218,7 +218,7 @@ def _sentence(text: str | None) -> str:
 
 
 def presets() -> str:
-    """What changes the defaults for an environment, and where the values come from."""
+    """Return all presets: the changed defaults for each environment, and the source of the values."""
     parts = []
     for name in architectures():
         config = architecture(name).Config
@@ -267,12 +267,12 @@ GROUPS = {
                  "exchange", "experience"),
     "networks": ("networks", "envs"),
 }  # fmt: skip
-"""The modules whose public names stand on each page of the API."""
+"""The modules whose public names each page of the API lists."""
 
 
 @functools.cache
 def public_names() -> dict[str, str]:
-    """Every name of `thespis.__all__` with the module that defines it, below `thespis`."""
+    """Return every name of `thespis.__all__` with the module below `thespis` that defines it."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     found = {}
     for node in ast.walk(tree):
@@ -287,16 +287,16 @@ def public_names() -> dict[str, str]:
 
 
 def group(name: str) -> str:
-    """The page of the API on which a public name stands."""
+    """Return the page of the API that lists a public name."""
     module = public_names()[name]
     for page, prefixes in GROUPS.items():
         if any(f"{module}.".startswith(f"{prefix}.") or module.startswith(f"{prefix}_") for prefix in prefixes):
             return page
-    raise LookupError(f"thespis.{name} comes from {module}, which no page of the API takes; add it to GROUPS")
+    raise LookupError(f"thespis.{name} comes from {module}, which is on no page of the API; add it to GROUPS")
 
 
 def api(page: str = "") -> str:
-    """The public names of one page, or a table of all names."""
+    """Return the public names of one page, or a table of all names."""
     names = sorted((name for name in thespis.__all__ if not page or group(name) == page), key=str.lower)
     if not page:
         rows = [f"| [`{name}`](api-{group(name)}.md) | {_summary(name)} |" for name in names]
@@ -312,7 +312,7 @@ def api(page: str = "") -> str:
 
 
 def _members(module: types.ModuleType) -> list[str]:
-    """What a module gives: its `__all__`, or the classes that it defines."""
+    """Return the public names of a module: its `__all__`, or the classes that it defines."""
     own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
     own = [name for name in own if inspect.isclass(vars(module)[name]) and not name.startswith("_")]
     return list(getattr(module, "__all__", own))
@@ -335,7 +335,7 @@ def _directive(name: str, path: str, options: list[str]) -> str:
 
 
 def _alias(path: str, value: object) -> str:
-    """A type such as `Fraction`: what it is, and the text below its definition."""
+    """Return the entry of a type such as `Fraction`: its definition, and the text below it."""
     name = path.rpartition(".")[2]
     module = importlib.import_module(f"thespis.{public_names()[name]}")
     return f"{_module_texts(module.__name__).get(name, '')}\n\nType: {_described(value)}.".strip()
@@ -343,7 +343,7 @@ def _alias(path: str, value: object) -> str:
 
 @functools.cache
 def _module_texts(module: str) -> dict[str, str]:
-    """The text below each assignment of a module."""
+    """Return the text below each assignment of a module."""
     body = ast.parse(Path(importlib.import_module(module).__file__ or "").read_text()).body
     found = {}
     for node, below in itertools.pairwise(body):

@@ -31,14 +31,14 @@ _PAGE_TEXT = re.compile(r"`?(?:\.\./)*(?:docs/)?[\w/-]+\.md`?")
 
 
 def prepare(text: str, page: str, docs: Path, repository: str) -> str:
-    """The Markdown of a page as the site shows it. `page`: its name below docs, without the suffix."""
+    """Convert the Markdown of a page for the site. `page`: its path below docs, without the suffix."""
     text = GENERATED.sub(lambda found: thespis_reference.generate(found["words"].split()), text)
     text = DIAGRAM.sub(lambda found: _drawn(found["command"], found["rest"]), text)
     return outside_fences(text, lambda part: LINK.sub(lambda found: _link(found, page, docs, repository), part))
 
 
 def outside_fences(text: str, change: Callable[[str], str]) -> str:
-    """The text with everything but its code blocks changed."""
+    """Apply a change to the text outside its code blocks."""
     parts, start = [], 0
     for fence in FENCE.finditer(text):
         parts += [change(text[start : fence.start()]), fence[0]]
@@ -47,13 +47,13 @@ def outside_fences(text: str, change: Callable[[str], str]) -> str:
 
 
 def _link(found: re.Match[str], page: str, docs: Path, repository: str) -> str:
-    """A link to a page, or to a file of the repository that is no page of the site."""
+    """Return a link to a page, or to a file of the repository that is not a page."""
     target, text = found["target"], found["text"]
     if found["image"] or re.match(r"[a-z]+:", target):
         return found[0]
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), target))
     if path.startswith("docs/") and path.endswith(".md"):
-        # A link that shows the name of the file shows the title of the page instead.
+        # If a link shows a file name, the site shows the title of the page instead.
         text = "" if _PAGE_TEXT.fullmatch(text) else text
         return f"[{text}]({target}{found['anchor'] or ''})"
     kind = "tree" if (docs.parent / path).is_dir() else "blob"
@@ -65,7 +65,7 @@ def _drawn(command: str, rest: str) -> str:
 
 
 def run(words: list[str]) -> str:
-    """The output of a `thespis` command."""
+    """Return the output of a `thespis` command."""
     from thespis.cli.main import main
 
     printed, said = io.StringIO(), io.StringIO()

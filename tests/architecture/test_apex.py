@@ -1,4 +1,4 @@
-"""Ape-X as a whole: its graph, its ladder of epsilons, and a few updates by priority under every runtime."""
+"""Ape-X: its graph, its epsilon ladder, and a few updates by priority under every runtime."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_a_few_updates(on: str, stage: Any) -> None:
     inserted = json.loads((checkpoint / "replay-0.json").read_text())["inserted"]
     weights = saved["sampler/weights"]
     assert np.count_nonzero(weights) == inserted
-    assert len(np.unique(weights)) > 0.9 * inserted, "every transition has a priority of its own from the start"
+    assert len(np.unique(weights)) > 0.9 * inserted, "every transition has its own initial priority"
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("every", [0.1, 1000.0])
 def test_a_killed_replay_goes_on_from_its_checkpoint(every: float, stage: Any) -> None:
-    """And what it had taken in since, or all if there was none, is counted."""
+    """The run counts the items since the checkpoint, or all items if there was no checkpoint."""
     result = train(
         "apex", on="simulation", run_dir=stage.run, quiet=True, actors=1, envs_per_actor=2, unroll_length=5, batch=16,
         total_steps=1500, eval_episodes=0, replay={"warm_up": 200, "samples_per_insert": 4.0, "capacity": 4000},

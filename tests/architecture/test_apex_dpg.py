@@ -1,4 +1,4 @@
-"""Ape-X DPG as a whole: graph, noise, a few updates, priorities from the actor, lopsided bounds, resuming, playing."""
+"""Ape-X DPG: graph, noise, a few updates, initial priorities, asymmetric bounds, resume, evaluation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
 
 
 class Lopsided(gym.Env[Any, Any]):
-    """Takes two actions within bounds that are not centred; ends at once or by a limit, whichever is drawn first."""
+    """Takes two actions with asymmetric bounds. Episodes end at random, by a termination or a time limit."""
 
     observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
     action_space = gym.spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 10.0], np.float32))
@@ -77,7 +77,7 @@ def test_a_few_updates(on: str, stage: Any) -> None:
     inserted = json.loads((newest(stage.run) / "replay-0.json").read_text())["inserted"]
     priorities = saved["sampler/weights"]
     assert np.count_nonzero(priorities) == inserted
-    assert len(np.unique(priorities)) > 0.9 * inserted, "every transition has a priority of its own from the start"
+    assert len(np.unique(priorities)) > 0.9 * inserted, "every transition has its own initial priority"
     assert np.abs(saved["steps/actions"]).max() <= 1.0
 
 
@@ -93,7 +93,7 @@ def test_a_run_is_resumed_and_its_policy_played(stage: Any, capsys: Any) -> None
                  resume=stage.run, quiet=True)  # fmt: skip
     assert newest(stage.run) != old
     after = load_file(newest(stage.run) / "replay-0.safetensors")
-    rows = len(saved["steps/rewards"]) - 2 * 2  # the last observations had not been acted on
+    rows = len(saved["steps/rewards"]) - 2 * 2  # the policy has not acted on the last observations
     np.testing.assert_array_equal(after["steps/actions"][:rows], saved["steps/actions"][:rows])
     assert json.loads((newest(stage.run) / "learner-0.json").read_text())["updates"] > result["updates"]
 
@@ -104,7 +104,7 @@ def test_a_run_is_resumed_and_its_policy_played(stage: Any, capsys: Any) -> None
 
 
 class Fixed:
-    """The same weights at every call."""
+    """A pull edge that returns the same weights at every call."""
 
     name = "actor.weights.pull"
 
@@ -116,7 +116,7 @@ class Fixed:
 
 
 def collect(cfg: Config, weights: dict[str, Any], number: int) -> list[Unroll]:
-    """What an actor of these weights sends."""
+    """Return the unrolls that an actor with these weights sends."""
     insert = StreamInsert(number)
 
     async def act() -> None:
@@ -161,18 +161,20 @@ def test_the_actor_s_priorities_are_those_the_learner_would_compute(env: Any) ->
     update.restore({**{f"target/{name}": value for name, value in weights.items()}, "updates": np.array(0)})
     priorities = update.gradients(batch).priorities
     assert priorities is not None
-    valued = known != 1.0  # the highest so far: a limit ended the unroll too, before the policy valued what it led to
+    valued = (
+        known != 1.0
+    )  # the highest so far: a time limit ended episode and unroll before the policy evaluated the last observation
     np.testing.assert_allclose(priorities[valued], known[valued], atol=1e-5)
     assert (batch.discounts[~valued] > 0.0).all() and np.unique(batch.keys[~valued]).size < 80
     assert np.unique(known).size > 300
     if env is Lopsided:
         shorter = {round(float(discount), 4) for discount in batch.discounts}
-        assert shorter == {0.0, 0.9, 0.81, 0.729}, "windows that a termination or a limit cut short are among them"
+        assert shorter == {0.0, 0.9, 0.81, 0.729}, "some windows must be cut by a termination or a time limit"
 
 
 @pytest.mark.timeout(60)
 def test_no_action_leaves_lopsided_bounds(stage: Any) -> None:
-    """The environment itself complains if one does."""
+    """No action exceeds the bounds; the environment raises if one does."""
     result = train("apex-dpg", on="simulation", run_dir=stage.run, quiet=True, **{**SMALL, "env": Lopsided}).summary
     assert (result["exit_reason"], result["restarts"]) == ("total_steps", 0)
 

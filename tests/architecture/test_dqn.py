@@ -1,4 +1,4 @@
-"""DQN as a whole: its graph, a few updates under every runtime, its replay ratio, and its replay after a resume."""
+"""DQN: its graph, a few updates under every runtime, its replay ratio, and its replay after a resume."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_few_updates(on: str, exponent: float, stage: Any) -> None:
     assert result["env_steps"] >= 1500
     edges = {"learner.replay.sample", "learner.weights.publish", "actor.replay.insert", "actor.weights.pull"}
     assert set(result["edges"]) == edges | ({"learner.replay.prioritise"} if exponent else set())
-    # The ratio holds on every runtime: samples are those of what came after the warm-up, give or take the error.
+    # The ratio holds on every runtime: samples follow the inserts after the warm-up, within the error.
     saved = json.loads((newest(stage.run) / "replay-0.json").read_text())
     error = 2 * max(4.0 * 2 * (5 + 3), 32)
     assert abs(4.0 * (saved["inserted"] - 200) - saved["sampled"]) <= error
@@ -58,7 +58,7 @@ def test_a_resumed_run_has_its_replay_again(on: str, stage: Any) -> None:
     after = load_file(newest(stage.run) / "replay-0.safetensors")
     later = json.loads((newest(stage.run) / "replay-0.json").read_text())
     assert later["inserted"] > counts["inserted"] and later["sampled"] > counts["sampled"]
-    # Rows that were not overwritten since are as they were, to the bit.
+    # Rows that were not overwritten are equal to the bit.
     kept = np.arange(later["written"] - 1000, counts["written"] - 4 * 2) % 1000
     assert len(kept) > 300
     for name in ("steps/frames/", "steps/actions", "steps/rewards", "steps/versions"):
@@ -118,7 +118,7 @@ def test_the_ratio_holds_whatever_fails(fault: str, stage: Any) -> None:
     assert result["restarts"] == ("kill" in fault)
     saved = json.loads((newest(stage.run) / "replay-0.json").read_text())
     assert abs(4.0 * (saved["inserted"] - 200) - saved["sampled"]) <= 2 * max(4.0 * 2 * (5 + 3), 32)
-    # No step is stored twice: what was inserted is what was taken, but for windows that are open or were cut off.
+    # No step is stored twice: the inserted items are the steps taken, except for open and cut windows.
     assert result["env_steps"] - 3 * 2 * (5 + 3) <= saved["inserted"] <= result["env_steps"]
     if fault.startswith("kill actor"):
         assert 0 < result["dropped"]["open_windows"] <= 2 * 2

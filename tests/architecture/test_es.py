@@ -1,4 +1,4 @@
-"""es as a whole: its graph, the same parameters whoever plays, faults, divergence, and resuming."""
+"""es: its graph, the same parameters for any number of workers, faults, divergence, and resume."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_es(path: Path, on: str = "simulation", **settings: Any) -> TrainedRun:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One worker, nothing goes wrong: what every other run must come to."""
+    """A run of one worker without faults: the result that every other run must have."""
     return run_es(tmp_path_factory.mktemp("calm") / "run", actors=1).summary
 
 
@@ -50,7 +50,7 @@ SAME = ("weights_sha256", "env_steps", "updates", "episodes", "return_mean_100",
 
 @pytest.mark.timeout(60)
 def test_any_number_of_workers_finds_the_same_parameters(calm: dict[str, Any], stage: Any) -> None:
-    """Only who has nothing to do differs, and how long it takes."""
+    """Workers differ only in idle time and duration."""
     assert calm["updates"] >= 3 and calm["env_steps"] >= 4000
     for workers, protocol in ((2, "broadcast"), (8, "seeds"), (32, "broadcast")):
         result = run_es(stage.path / f"{workers}", actors=workers, protocol=protocol, repeat_after=0.0).summary
@@ -61,7 +61,7 @@ def test_any_number_of_workers_finds_the_same_parameters(calm: dict[str, Any], s
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("protocol", ["broadcast", "seeds"])
 def test_processes_find_the_parameters_of_the_simulation(protocol: str, calm: dict[str, Any], stage: Any) -> None:
-    # An evaluator may not be up that soon; and a worker that the machine keeps waiting would have its unit repeated.
+    # An evaluator may start too late, and the unit of a worker without a core would be repeated.
     run = run_es(stage.run, on="local", protocol=protocol, eval_episodes=0, repeat_after=0.0)
     result = run.summary
     assert result["exit_reason"] == "total_steps" and result["restarts"] == 0
@@ -72,14 +72,14 @@ def test_processes_find_the_parameters_of_the_simulation(protocol: str, calm: di
 
 @pytest.mark.timeout(60)
 def test_returns_travel_instead_of_parameters(stage: Any) -> None:
-    """With 2,802 parameters and 16 episodes, seeds save nearly everything."""
+    """With 2,802 parameters and 16 episodes, the protocol `seeds` saves nearly all bytes."""
     wide: dict[str, Any] = {"network": {"hidden": [400]}, "noise_table": 8192, "total_steps": 1500, "eval_episodes": 0}
     bytes_of = {
         protocol: run_es(stage.path / protocol, protocol=protocol, **wide).summary["edges"]["worker.coordinator.order"]
         for protocol in ("broadcast", "seeds")
     }
     assert bytes_of["seeds"]["calls"] == bytes_of["broadcast"]["calls"]
-    # Each worker joins once, with parameters and both averages of Adam; from then on there are only returns.
+    # Each worker receives parameters and both averages of Adam once, when it joins; later it receives returns only.
     joined = 2 * 3 * 4 * 2802
     assert bytes_of["seeds"]["bytes"] - joined < 0.3 * (bytes_of["broadcast"]["bytes"] - joined / 3)
 
@@ -100,7 +100,7 @@ def test_augmented_random_search(stage: Any) -> None:
     weights = run.policy.network.state_dict()
     assert weights["policy.weight"].shape == (2, 4), "linear"
     assert 0 < float(weights["encoder.torsos.0.normalizer.count"]) < run.summary["env_steps"], "of episodes alone"
-    assert not run.policy.network.policy.weight.any(), "here every step pays 1, so less the bonus all returns are 0"
+    assert not run.policy.network.policy.weight.any(), "every step earns 1, so all returns without the bonus are 0"
     free = run_es(stage.path / "free", variant="ars")
     assert free.policy.network.policy.weight.any()
 
@@ -135,7 +135,7 @@ def test_faults_cost_time_and_nothing_else(
     assert (result["exit_reason"], result["restarts"]) == ("total_steps", restarts)
     alike = set(SAME) - {"env_steps"}
     assert {name: result[name] for name in alike} == {name: calm[name] for name in alike}
-    # What is played again, or for nothing, was taken.
+    # Steps of repeated and discarded units were taken, so they count.
     assert (result["env_steps"] > calm["env_steps"]) == bool(result["dropped"] or "lose" in fault)
     if fault.startswith("kill"):
         assert result["dropped"]["units"] == 1
@@ -145,7 +145,7 @@ def test_faults_cost_time_and_nothing_else(
 
 @pytest.mark.timeout(60)
 def test_a_killed_coordinator_goes_on_from_its_checkpoint(stage: Any) -> None:
-    """The generations since then are played again, and come out the same. Their steps were taken, so they count."""
+    """The coordinator repeats the generations since its checkpoint, with the same result. All steps count."""
     run = run_es(stage.run, faults=("kill coordinator 0 at 0.2",), protocol="seeds", checkpoint_every=0.1)
     assert (run.summary["exit_reason"], run.summary["restarts"]) == ("total_steps", 1)
     saved = json.loads((run.policy.checkpoint / "coordinator-0.json").read_text())
@@ -171,12 +171,12 @@ def test_a_killed_worker_on_processes(stage: Any) -> None:
 @pytest.mark.parametrize("protocol", ["broadcast", "seeds"])
 def test_a_resumed_run_equals_the_uninterrupted_one(protocol: str, stage: Any) -> None:
     settings = {**SMALL, "on": "simulation", "protocol": protocol, "actors": 1, "total_steps": 7000, "keep": 100}
-    settings["checkpoint_every"] = 0.08  # every unit must fit in between
+    settings["checkpoint_every"] = 0.08  # every unit must fit between two checkpoints
     whole = train("es", run_dir=stage.path / "whole", quiet=True, **settings)
     saved = sorted((whole.path / "checkpoints").glob("update-*"))
-    assert len(saved) > 2, "there was no cut"
+    assert len(saved) > 2, "there was no checkpoint"
     counts = [json.loads((path / "coordinator-0.json").read_text()) for path in saved]
-    assert any(count["units"] for count in counts), "no cut fell within a generation"
+    assert any(count["units"] for count in counts), "no checkpoint was within a generation"
     shutil.copytree(whole.path, stage.path / "again")
     for later in saved[1:]:
         shutil.rmtree(stage.path / "again" / "checkpoints" / later.name)
@@ -184,10 +184,10 @@ def test_a_resumed_run_equals_the_uninterrupted_one(protocol: str, stage: Any) -
     for name in SAME:
         assert again.summary[name] == whole.summary[name], name
     uncut = run_es(stage.path / "uncut", total_steps=7000).summary
-    assert whole.summary["weights_sha256"] == uncut["weights_sha256"], "nothing was played with other seeds"
+    assert whole.summary["weights_sha256"] == uncut["weights_sha256"], "a unit was played with other seeds"
 
 
-# -- the coordinator by itself --------------------------------------------------------------------------
+# -- the coordinator alone --------------------------------------------------------------------------
 
 
 def scene_of(protocol: str, **settings: Any) -> tuple[YieldingContext, Any]:
@@ -210,7 +210,7 @@ def test_a_worker_whose_parameters_differ_is_put_right_and_its_result_dropped() 
         again = await coordinator.order(UnitRequest(0, 1, 0), result_of(0, order, "0" * 64))
         assert isinstance(again.news, Snapshot)
         assert ctx.counters() == {"dropped/diverged_results": 1}
-        # Its unit is played again: all four are still needed.
+        # Its unit is repeated: all four results are still needed.
         orders = [again] + [await coordinator.order(UnitRequest(1, 1, None), None) for _ in range(3)]
         assert sorted(each.unit for each in orders) == [0, 1, 2, 3]
         await coordinator.close()
@@ -258,7 +258,7 @@ def test_a_unit_that_is_out_for_too_long_is_given_to_another_and_the_later_resul
             coordinator._release([(await each).unit for each in waiting])
         idle = asyncio.create_task(coordinator.order(UnitRequest(0, 1, 1), result_of(1, orders[0])))
         await asyncio.sleep(0.01)
-        assert not idle.done(), "the others are not late yet"
+        assert not idle.done(), "the other units are not overdue yet"
         ctx.time += 1.5
         coordinator._wake()
         repeated = await idle
@@ -288,7 +288,7 @@ def test_what_a_dead_worker_had_is_free_when_its_next_life_asks() -> None:
     asyncio.run(scene())
 
 
-# -- what it refuses ------------------------------------------------------------------------------------
+# -- refused settings ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""a3c, a2c and parameter-server as a whole: graphs, a few updates under every runtime, faults, and what equals what."""
+"""a3c, a2c and parameter-server: graphs, a few updates under every runtime, faults, and equal results."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_few_updates_on_processes(name: str, settings: dict[str, Any], stage: 
 
 @pytest.mark.timeout(120)
 def test_one_worker_is_a3c_and_a2c_alike(stage: Any) -> None:
-    """With one window rule: episodes here are shorter than the windows, so the rule matters."""
+    """Episodes are shorter than unrolls here, so the rule for the end of an unroll matters."""
     same: dict[str, Any] = {**SMALL, "actors": 1, "envs_per_actor": 1, "unroll_length": 40, "total_steps": 4000,
                             "on": "simulation", "optimizer": {"kind": "rmsprop", "epsilon": 1e-5}}  # fmt: skip
     a2c = train("a2c", run_dir=stage.path / "a2c", **same)
@@ -93,7 +93,7 @@ def test_one_worker_is_a3c_and_a2c_alike(stage: Any) -> None:
     assert a2c.summary["updates"] == a3c.summary["updates"] > 50
     assert digest(a2c) == digest(a3c)
     cut = train("a3c", run_dir=stage.path / "cut", **same)
-    assert cut.summary["updates"] > 1.5 * a3c.summary["updates"], "windows end with episodes"
+    assert cut.summary["updates"] > 1.5 * a3c.summary["updates"], "unrolls end with episodes"
     assert cut.summary["eval_return_mean"] is not None
 
 
@@ -112,7 +112,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name: str, stage: Any) -> No
     quiet = settings.pop("quiet")
     whole = train(name, run_dir=stage.path / "whole", quiet=quiet, **settings)
     saved = sorted((whole.path / "checkpoints").glob("update-*"))
-    assert len(saved) > 2, "there was no cut"
+    assert len(saved) > 2, "there was no checkpoint"
     shutil.copytree(whole.path, stage.path / "again")
     for later in saved[1:]:
         shutil.rmtree(stage.path / "again" / "checkpoints" / later.name)
@@ -167,11 +167,11 @@ def test_hogwild_says_so_and_counts_every_update(stage: Any) -> None:
     assert result["eval_episodes"] == 2 and result["lag"]["max"] >= 0
     assert "hogwild: workers change parameters" in (stage.run / "log.txt").read_text()
     arrays, _ = load_role(Checkpoints(stage.run / "checkpoints", keep=1).newest_valid().path, "server", 0)  # type: ignore
-    # What was made after the last report of a worker that was halted is in the memory, but nobody reported it.
+    # The memory includes updates that a halted worker made after its last report.
     assert 0 <= arrays["updates"].sum() - result["updates"] <= 3
     assert np.isfinite(arrays["values"]).all()
     assert (arrays["optimizer/mean_square"] != 1).any(), "the statistics are shared too"
-    # A worker that came up after all steps were taken has its turn when the run goes on.
+    # A worker that started after the last step takes part in the resumed run.
     for more in itertools.count(2):
         if (arrays["updates"] > 0).all():
             break
@@ -181,7 +181,7 @@ def test_hogwild_says_so_and_counts_every_update(stage: Any) -> None:
 
 @pytest.mark.timeout(120)
 def test_who_comes_late_does_nothing(stage: Any) -> None:
-    """The run may be over before all its workers are up: what is saved last is what there is in the end."""
+    """The run may end before all workers are up: the last checkpoint holds the final state."""
     run = train("a3c", on="local", hogwild=True, run_dir=stage.run, **{**SMALL, "actors": 6, "total_steps": 200})
     arrays, _ = load_role(Checkpoints(stage.run / "checkpoints", keep=1).newest_valid().path, "server", 0)  # type: ignore
     assert 0 <= arrays["updates"].sum() - run.summary["updates"] <= 6
@@ -196,7 +196,7 @@ def test_hogwild_is_refused_where_no_memory_is_shared(stage: Any) -> None:
 
 @pytest.mark.timeout(120)
 def test_nothing_of_hogwild_is_left_when_the_parent_is_killed(stage: Any) -> None:
-    """The stage looks for processes and shared memory afterwards."""
+    """The stage checks for processes and shared memory afterwards."""
     process = stage.start("train", "a3c", "--hogwild", "--run-dir", stage.run, "--actors", 2, "--envs-per-actor", 2,
                           "--eval-episodes", 0, "--report-every", 0.1, "--total-steps", 10_000_000)  # fmt: skip
     metrics = stage.run / "metrics.jsonl"
@@ -206,7 +206,7 @@ def test_nothing_of_hogwild_is_left_when_the_parent_is_killed(stage: Any) -> Non
 
 @pytest.mark.timeout(120)
 def test_a_killed_shard_on_processes(stage: Any) -> None:
-    """It comes back from its checkpoint, and the workers that waited for it go on."""
+    """A killed server restarts from its checkpoint, and the waiting workers continue."""
     process = stage.start("train", "a3c", "--run-dir", stage.run, "--actors", 2, "--envs-per-actor", 2, "--shards", 2,
                           "--eval-episodes", 0, "--checkpoint-every", 0.2, "--total-steps", 60_000)  # fmt: skip
     saved = until(lambda: list(stage.run.glob("checkpoints/update-*")))
@@ -221,7 +221,7 @@ def test_a_killed_shard_on_processes(stage: Any) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("backups", [0, 1])
 def test_a_paused_worker(backups: int, stage: Any) -> None:
-    """A barrier waits for it and says so; with a backup worker nobody waits."""
+    """A barrier waits for a stopped worker and reports it; with a backup worker no role waits."""
     process = stage.start("train", "a2c", "--run-dir", stage.run, "--actors", 3, "--envs-per-actor", 2, "--backups",
                           backups, "--eval-episodes", 0, "--report-every", 0.1, "--stall-timeout", 4,
                           "--total-steps", 10_000_000)  # fmt: skip

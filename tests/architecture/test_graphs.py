@@ -9,7 +9,7 @@ from graphs import drawn, page, pages, stored, text, with_diagrams
 
 from thespis.training.registry import PAIRS, architectures
 
-REDO = "`python tests/graphs.py` writes it anew"
+REDO = "run `python tests/graphs.py` to update it"
 
 
 @pytest.mark.parametrize("name", architectures())

@@ -1,4 +1,4 @@
-"""IMPALA as a whole: its graph, a few updates under every runtime, and that learner and actor see the same policy."""
+"""IMPALA: its graph, a few updates under every runtime, and equal policies of learner and actor."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def test_a_few_updates(on: str, stage: Any) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("actors", "capacity"), [(1, 1), (4, 2), (8, 3)])
 def test_lag_is_bounded_by_what_can_be_under_way(actors: int, capacity: int, stage: Any) -> None:
-    """The learner is the bottleneck here, so everything that can wait does."""
+    """The learner is the bottleneck here, so every queue is full."""
     (stage.path / "costs.yaml").write_text("work:\n  learn: {base: 2e-2}\n")
     run = train("impala", on="simulation", actors=actors, envs_per_actor=1, unroll_length=5, total_steps=3000,
                 queue_capacity=capacity, cost_model=stage.path / "costs.yaml", eval_episodes=0,
                 run_dir=stage.run, quiet=True)  # fmt: skip
-    # Per actor one unroll on its way and one being made; the queue; the batch asked for ahead and the one in use.
+    # Two unrolls per actor, in transit and in progress; the queue; the prefetched batch and the current one.
     assert actors <= run.summary["lag"]["max"] <= 2 * actors + capacity + 2
 
 
@@ -56,7 +56,7 @@ def test_lag_is_bounded_by_what_can_be_under_way(actors: int, capacity: int, sta
 @pytest.mark.parametrize("lstm", [0, 8], ids=["feed-forward", "lstm"])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "thespis/Memory-v0"])
 def test_the_learner_reproduces_what_the_actor_did(env: str, lstm: int) -> None:
-    """With the version that acted, on the stored unroll, the log-probabilities come out the same (50 unrolls)."""
+    """On a stored unroll, the version that acted gives the same log-probabilities (50 unrolls)."""
     algorithm = VTrace(items=Unrolls(unroll_length=7), network=NetworkConfig(hidden=(16,), lstm=lstm))
     cfg = Config(env=env, envs_per_actor=3, actors=1, algorithm=algorithm)
     made: Any = algorithm.build_network(describe_env(resolve(cfg.env)), seed=1)
@@ -69,11 +69,11 @@ def test_the_learner_reproduces_what_the_actor_did(env: str, lstm: int) -> None:
     asyncio.run(act())
     assert len(insert.unrolls) >= 50
     for unroll in insert.unrolls:
-        (version,) = set(unroll.versions.ravel().tolist())  # an unroll is made by one version
+        (version,) = set(unroll.versions.ravel().tolist())  # one version acts in an unroll
         load_weights(made, pull.given[version])
         with torch.no_grad():
             output = made.forward(tensor_inputs(unroll.inputs), tuple(as_tensor(part) for part in unroll.state))
             logp, _ = made.distribution.evaluate(output.params[:-1], as_tensor(unroll.actions))
         np.testing.assert_allclose(logp.numpy()[unroll.valid], unroll.behaviour_logp[unroll.valid], atol=1e-5)
     firsts = sum(int(unroll.inputs.first[1:-1].sum()) for unroll in insert.unrolls)
-    assert firsts > 0 or env == "Pendulum-v1", "episodes must open inside unrolls for this to mean much"
+    assert firsts > 0 or env == "Pendulum-v1", "some episodes must start within unrolls"

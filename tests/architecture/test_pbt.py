@@ -1,4 +1,4 @@
-"""Population-based training as a whole: its graph, every runtime, resuming, a killed trainer, and what is refused."""
+"""Population-based training: its graph, every runtime, resume, a killed trainer, and refused settings."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """matplotlib keeps the files of fonts open, which are not left by a run."""
+    """Load matplotlib, which keeps font files open that the stage would report."""
     monkeypatch.setattr("thespis.population.plot.draw_ancestry", lambda path: "")
 
 
 def check(run: Any, restarts: int = 0) -> list[HistoryRow]:
-    """What is true of every run: all steps accounted for, all copies whole, the leader's policy on top."""
+    """Check every run: all steps are counted, all copies are complete, and the policy is the leader's."""
     result, rows = run.summary, read_history(run.path)
     assert result["exit_reason"] == "total_steps" and result["restarts"] == restarts
     last = {row.member: row for row in rows}
     assert result["env_steps"] == sum(row.steps for row in last.values()) >= 6000
-    assert all(3000 <= row.steps < 3400 for row in last.values()), "each member took its share"
+    assert all(3000 <= row.steps < 3400 for row in last.values()), "each member took its steps"
     assert result["updates"] == sum(member.updates for member in members(run.path).values())
     for member in members(run.path).values():
         assert Checkpoints(run.path / "members" / member.run / "checkpoints", 1).newest_valid().path is not None
@@ -73,17 +73,17 @@ def test_simulation_is_the_same_every_time(synchronous: bool, stage: Any) -> Non
     assert rows == read_history(runs[1].path) and runs[0].summary["weights_sha256"] == runs[1].summary["weights_sha256"]
     if synchronous:
         rounds = [row.steps // 1000 for row in rows if row.event == "ready"]
-        assert rounds == sorted(rounds), "nobody goes on before the last is ready"
+        assert rounds == sorted(rounds), "no member continues before the last one is ready"
 
 
 @pytest.mark.timeout(120)
 def test_a_resumed_run_goes_on_as_if_nothing_had_happened(stage: Any) -> None:
-    """Synchronous members do not depend on time, so each lives through the same, and the weights are the same too.
+    """Synchronous members do not depend on time: each has the same history and the same weights.
 
-    Which of them is ready first does depend on it, and so the order of their rows.
+    The order in which members become ready depends on time, and so does the order of their rows.
     """
     whole = train("pbt", on="simulation", synchronous=True, run_dir=stage.path / "whole", quiet=True, **SMALL)
-    # The same budget of 3,000 steps for each, but the run as a whole stops half way.
+    # The same budget of 3,000 steps per member, but the run stops half way.
     cfg = Config(on="simulation", synchronous=True, run_dir=stage.run, **SMALL)
     launch("pbt", cfg, quiet=True, until=2500)
     half = len(read_history(stage.run))
@@ -92,17 +92,17 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened(stage: Any) -> None:
     rows = read_history(stage.run)
     assert 3 < half < len(rows)
     for member in {row.member for row in rows}:
-        lived, expected = (
+        resumed, expected = (
             [(r.event, r.steps, r.score, r.after) for r in found if r.member == member]
             for found in (rows, read_history(whole.path))
         )
-        assert lived == expected and len(lived) > 3
+        assert resumed == expected and len(resumed) > 3
     assert run.summary["weights_sha256"] == whole.summary["weights_sha256"]
 
 
 @pytest.mark.timeout(120)
 def test_what_was_trained_after_the_last_checkpoint_of_the_population_counts(stage: Any) -> None:
-    """The lineage is ahead of the population's own checkpoint after a crash; no step is counted twice or not at all."""
+    """After a crash the history is ahead of the population's checkpoint; every step is counted exactly once."""
     cfg = Config(on="simulation", run_dir=stage.run, **SMALL)
     launch("pbt", cfg, quiet=True, until=2500)
     for checkpoint in stage.run.glob("checkpoints/update-*"):
@@ -135,7 +135,7 @@ def test_interrupted_and_resumed_on_local(stage: Any) -> None:
     process.communicate(timeout=30)
     assert process.returncode == 130
     kept = list(stage.run.glob("members/*/checkpoints/update-*"))
-    assert len(kept) == 2, "what the members had learned within their interval"
+    assert len(kept) == 2, "the unfinished interval of each member"
     assert main(["resume", str(stage.run), "--total-steps", "4000", "--on", "simulation"]) == 0
     assert json.loads((stage.run / "summary.json").read_text())["exit_reason"] == "total_steps"
 
@@ -155,7 +155,7 @@ def test_on_a_cluster(on: str, stage: Any) -> None:
 
 
 def diverge(observations: Any, actions: Any) -> Any:
-    """A network that cannot be built."""
+    """Fail to build a network."""
     raise RuntimeError("no such network")
 
 

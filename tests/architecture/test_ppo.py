@@ -1,4 +1,4 @@
-"""PPO as a whole: its graph, a few updates, that data are on-policy whatever happens, and what is refused."""
+"""PPO: its graph, a few updates, on-policy data under all faults, and refused settings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_one_seed_gives_one_result(stage: Any) -> None:
     ids=["slow", "backup", "actors", "learner", "two at once", "lost replies"],
 )
 def test_every_step_is_of_the_version_just_published(faults: tuple[str, ...], settings: Any, stage: Any) -> None:
-    """And nobody waits forever, whoever died."""
+    """No role waits forever, whichever role died."""
     result = train(
         "ppo", on="simulation", run_dir=stage.run, faults=faults, **{**SMALL, "actors": 3, **settings}
     ).summary
@@ -74,7 +74,7 @@ def test_a_backup_actor_spares_the_wait_for_the_slowest(stage: Any) -> None:
 
 @pytest.mark.timeout(60)
 def test_memory_and_normalisation_go_together(stage: Any) -> None:
-    """A recurrent network, continuous actions, both kinds of normalisation, value clip and a divergence to stop at."""
+    """A recurrent network with continuous actions, both normalisations, a value clip and a target KL divergence."""
     run = train("ppo", env="Pendulum-v1", on="simulation", run_dir=stage.run, value_clip=0.2, target_kl=0.02,
                 reward={"normalize": True}, network={"lstm": 8, "normalize_observations": True}, **SMALL)  # fmt: skip
     assert run.summary["exit_reason"] == "total_steps" and run.summary["dropped"] == {}

@@ -1,4 +1,4 @@
-"""QT-Opt as a whole: graph, a few updates, mixed actions, phases, what dies, resuming, what is refused."""
+"""QT-Opt: graph, a few updates, mixed actions, phases, kills, resume, and refused settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
 
 
 class Gripper(gym.Env[Any, Any]):
-    """Succeeds with 1 if moved near where it sees, and closed; one try of at most three steps."""
+    """A gripper task: reward 1 for closing near the observed position; an episode has at most three steps."""
 
     observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gym.spaces.Dict({"close": gym.spaces.Discrete(2), "to": gym.spaces.Box(-2, 2, (1,), np.float32)})
@@ -50,7 +50,7 @@ class Gripper(gym.Env[Any, Any]):
 
 
 def swing() -> Any:
-    """A poor policy of Pendulum: pushes the way it already turns."""
+    """A weak policy for Pendulum, which pushes in the direction of the motion."""
     return lambda obs: np.array([2.0 if obs[2] > 0 else -2.0], np.float32)
 
 
@@ -68,7 +68,7 @@ def test_a_few_updates(on: str, stage: Any) -> None:
     assert result["exit_reason"] == "total_steps" and result["updates"] > 100
     assert result["eval_episodes"] == 2 and -2000 < result["eval_return_mean"] < 0
     assert (result["restarts"], result["dropped"]) == (0, {})
-    assert 2.0 < result["samples_per_insert"] < 4.5, "of the replay; what waits for trainers is counted apart"
+    assert 2.0 < result["samples_per_insert"] < 4.5, "of the replay; labelled batches are counted separately"
     trained = sum(saved(stage.run, f"trainer-{index}")["updates"] for index in range(2))
     server = saved(stage.run, "server-0")
     assert abs(server["updates"] - trained) <= 2
@@ -88,7 +88,7 @@ def test_a_simulated_run_repeats_to_the_bit(stage: Any) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("victim", ["updater 0", "trainer 1", "server 0"])
 def test_training_goes_on_after_a_death(victim: str, stage: Any) -> None:
-    # Long enough for whoever was killed to be back before the end.
+    # Long enough for a killed role to restart before the end.
     settings = {**SMALL, "total_steps": 2500, "eval_episodes": 0, "checkpoint_every": 0.1}
     result = train("qtopt", on="simulation", run_dir=stage.run, quiet=True, faults=(f"kill {victim} at 0.15",),
                  **settings).summary  # fmt: skip
@@ -140,7 +140,7 @@ def test_offline_data_comes_first_and_then_both(stage: Any) -> None:
 
 @pytest.mark.timeout(120)
 def test_numbers_and_choices_are_learned_together_by_cross_entropy(stage: Any) -> None:
-    """One step is enough, so what is left is to find the place and to close; chance succeeds once in nine."""
+    """One step is enough: move to the position and close. Random actions succeed once in nine episodes."""
     run = train("qtopt", env=Gripper, on="simulation", run_dir=stage.run, quiet=True, total_steps=2000, actors=1,
                 loss="cross-entropy", discount=0.9, decay=0.98, epsilon_steps=1000, epsilon_end=0.1,
                 replay={"warm_up": 300, "samples_per_insert": 32.0}, eval_episodes=50, eval_every=0.0)  # fmt: skip

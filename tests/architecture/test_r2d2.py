@@ -1,4 +1,4 @@
-"""R2D2 as a whole: its graph, a few updates under every runtime, its replay after a resume, what it refuses."""
+"""R2D2: its graph, a few updates under every runtime, its replay after a resume, and refused settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
     result = run.summary
     assert result["exit_reason"] == "total_steps" and result["env_steps"] >= 1500
     saved = json.loads((newest(stage.run) / "replay-0.json").read_text())
-    # The ratio is of sequences; of which there is about one for every unroll of every environment.
+    # The ratio counts sequences, about one per unroll and environment.
     most = 2 * (5 + 13 // 5 + 2)
     assert abs(4.0 * (saved["inserted"] - 20) - saved["sampled"]) <= 2 * max(4.0 * most, 16)
     assert saved["sampled"] // 8 - 4 <= result["updates"] <= saved["sampled"] // 8
@@ -70,7 +70,7 @@ def test_a_resumed_run_has_its_sequences_again(stage: Any) -> None:
     after = load_file(newest(stage.run) / "replay-0.safetensors")
     later = json.loads((newest(stage.run) / "replay-0.json").read_text())
     assert later["inserted"] > counts["inserted"] and later["sampled"] > counts["sampled"]
-    # Rows that were not overwritten since still have their states, to the bit.
+    # Rows that were not overwritten still have their states, to the bit.
     kept = np.arange(later["written"] - 1000, counts["written"] - 4 * 5) % 1000
     places = before["window/places"][kept]
     np.testing.assert_array_equal(after["window/places"][kept], places)

@@ -1,4 +1,4 @@
-"""R2D3 as a whole: its graph, a few updates under every runtime, recording and resuming, what it refuses."""
+"""R2D3: its graph, a few updates under every runtime, recording, resume, and refused settings."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
     result = run.summary
     assert result["exit_reason"] == "total_steps" and 800 <= result["env_steps"] < 1500
     (_, agent), (weights, demos) = saved(stage.run, "replay"), saved(stage.run, "demonstrations")
-    # What both replays gave is what was learned from, but for what was asked for ahead.
+    # The samples of both replays are the learned sequences, plus the prefetched ones.
     assert 0 <= agent["sampled"] + demos["sampled"] - 8 * result["updates"] <= 8 * 5
     share = demos["sampled"] / (agent["sampled"] + demos["sampled"])
     assert share == pytest.approx(0.25, abs=5 * np.sqrt(0.25 * 0.75 / (8 * result["updates"])))
     assert result["samples_per_insert"] == pytest.approx(agent["sampled"] / agent["inserted"], rel=0.2)
-    assert demos["written"] == 5 * 11, "five episodes of ten steps, and nothing of the agent's"
+    assert demos["written"] == 5 * 11, "five episodes of ten steps, and no steps of the agent"
     if not extra.get("replay"):
-        assert (weights["sampler/weights"] != 1.0).all(), "they begin with 1, and priorities came back"
+        assert (weights["sampler/weights"] != 1.0).all(), "initial priorities are 1, and the learner sent new ones"
         assert {"learner.demonstrations.sample", "learner.demonstrations.prioritise"} <= set(result["edges"])
     assert set(result["dropped"]) <= {"stale_priorities"}
     assert all(torch.isfinite(value).all() for value in run.policy.network.state_dict().values())

@@ -1,4 +1,4 @@
-"""One replay divided among several roles: the same architectures, the same ratio, and what is refused."""
+"""One replay in several shards: the same architectures, the same ratio, and refused settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEQUENCES = {"env": "thespis/Recall-v0", "sequence_length": 10, "burn_in": 3}
     [("dqn", "simulation", {}), ("apex", "simulation", {}), ("apex", "local", {}), ("r2d2", "simulation", SEQUENCES)],
 )
 def test_a_few_updates_from_two_shards(name: str, on: str, extra: dict[str, Any], stage: Any) -> None:
-    """Three actors: one shard has two of them, and both are drawn from alike."""
+    """Three actors: one shard serves two of them, and batches sample both shards equally."""
     settings = {**SMALL, **extra}
     result = train(name, on=on, run_dir=stage.run, quiet=True, **settings).summary
     assert result["exit_reason"] == "total_steps" and result["updates"] > 20
@@ -60,7 +60,7 @@ def test_items_can_be_limited_to_one_draw(stage: Any) -> None:
         ("dqn", "--replay.sampler fifo", "give --replay.max-times-sampled"),
         ("gorila", "--replay.shards 2", "--replay.shards must stay 1"),
         (
-            "r2d2",  # all of it would do for three actors, but half of it not for two
+            "r2d2",  # enough capacity for three actors, but half of it is not enough for two
             "--actors 3 --replay.shards 2 --replay.capacity 1400 --replay.warm-up 100",
             "a replay of 700 steps cannot hold",
         ),

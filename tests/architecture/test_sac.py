@@ -29,7 +29,7 @@ CARRIERS = ["dqn", "apex", "gorila", "parameter-server"]
 
 
 class Unbounded(gym.Env[Any, Any]):
-    """Takes any number."""
+    """An environment with unbounded actions."""
 
     observation_space = gym.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
@@ -73,7 +73,10 @@ def test_a_resumed_run_goes_on_from_replay_targets_and_temperature(stage: Any) -
     taken = train("sac", on="simulation", run_dir=stage.run, quiet=True, **SMALL).summary
     old = newest(stage.run)
     before = {path.stem: load_file(path) for path in old.glob("*.safetensors")}
-    frozen = {"tau": 1e-30, "optimizer": {"learning_rate": 0.0}}  # the targets move less than float32 shows
+    frozen = {
+        "tau": 1e-30,
+        "optimizer": {"learning_rate": 0.0},
+    }  # the targets move by less than the resolution of float32
     more = {**SMALL, **frozen, "on": "simulation", "total_steps": taken["env_steps"] + 100, "keep": 5}
     launch("sac", defaults("sac", None, more), resume=stage.run, quiet=True)
     assert newest(stage.run) != old

@@ -1,4 +1,4 @@
-"""SEED as a whole: its graph, a few updates under every runtime, that what acted is what is learned from."""
+"""SEED: its graph, a few updates under every runtime, and equal policies of server and learner."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def test_a_few_updates(on: str, extra: dict[str, Any], stage: Any) -> None:
     assert result["env_steps"] >= 700 and result["updates"] > 10
     assert (result["restarts"], set(result["dropped"]) <= {"stale_priorities"}) == (0, True)
     travelled = {name for name, edge in result["edges"].items() if edge["bytes"]} - {"actor.inference.open_session"}
-    assert travelled == {"actor.inference.act"}, "weights and unrolls stay where they are"
+    assert travelled == {"actor.inference.act"}, "weights and unrolls stay in the process"
     if on == "local":
         took = result["processes"]
-        assert took["actor"]["rss_mb"] < took["learner"]["rss_mb"], "a process without torch is not as big as one with"
+        assert took["actor"]["rss_mb"] < took["learner"]["rss_mb"], "a process without torch must be smaller"
     if extra is PPO:
-        assert result["lag"]["max"] == 0, "a round is of one version"
+        assert result["lag"]["max"] == 0, "a round has one version"
     if extra is R2D2:
         saved = json.loads((next(stage.run.glob("checkpoints/update-*")) / "replay-0.json").read_text())
         assert abs(4.0 * (saved["inserted"] - 20) - saved["sampled"]) <= 2 * 4.0 * 2 * (5 + 13 // 5 + 2)
@@ -85,7 +85,7 @@ def test_the_simulation_repeats_itself(stage: Any) -> None:
 
 @pytest.mark.timeout(60)
 def test_two_groups_hide_the_time_of_one_another(stage: Any) -> None:
-    """Environments that take 2 ms for a step, a policy that takes 2 ms for all of them."""
+    """A step of the environments takes 2 ms, and so does a forward pass for all of them."""
     (stage.path / "costs.yaml").write_text(
         "work:\n  env_step: {base: 0, per_item: 1e-3}\n  inference: {base: 0, per_item: 1e-3}\n  learn: {base: 1e-4}\n"
         "edges:\n  default: {latency: 1e-5}\n"
@@ -105,7 +105,7 @@ def test_two_groups_hide_the_time_of_one_another(stage: Any) -> None:
 @pytest.mark.parametrize("double", [False, True], ids=["one group", "two groups"])
 @pytest.mark.parametrize("on", ["simulation", "local"])
 def test_the_learner_reproduces_what_was_acted(lstm: int, double: bool, on: Any) -> None:
-    """Every step by the version that chose it, though weights change inside unrolls."""
+    """Every step records the version that chose it, although weights change within unrolls."""
     algorithm = VTrace(items=Unrolls(unroll_length=7), network=NetworkConfig(hidden=(16,), lstm=lstm))
     cfg = Config(
         env="thespis/Memory-v0", envs_per_actor=4, actors=1, on=on, algorithm=algorithm,
@@ -151,11 +151,11 @@ def test_the_learner_reproduces_what_was_acted(lstm: int, double: bool, on: Any)
             state = tuple(part[-1] for part in output.states)
             seen = unroll.valid[t]
             np.testing.assert_allclose(logp.numpy()[seen], unroll.behaviour_logp[t][seen], atol=1e-5)
-    assert mixed > len(insert.unrolls) // 2, "versions must change inside unrolls for this to mean much"
+    assert mixed > len(insert.unrolls) // 2, "some versions must change within unrolls"
 
 
 def kill_in_turn(stage: Stage, process: Any, names: Sequence[str]) -> None:
-    """Kill these processes of a run one after another, each time once it learns (again)."""
+    """Kill these processes of a run one after another, each once the run learns again."""
 
     def updates() -> int:
         lines = (stage.run / "metrics.jsonl").read_text().splitlines() if (stage.run / "metrics.jsonl").exists() else []
@@ -172,7 +172,7 @@ def kill_in_turn(stage: Stage, process: Any, names: Sequence[str]) -> None:
 
 @pytest.mark.timeout(90)
 def test_a_killed_actor_leaves_no_unroll_of_two_lives(stage: Stage) -> None:
-    """The network of the learner looks at every unroll, and the run would end if one were glued."""
+    """The learner's network checks every unroll, and fails if one mixes processes."""
     process = stage.start("train", "seed", *stage.small(), "--env", "factories::lifetime", "--network.factory",
                           "factories::watchful", "--unroll-length", 9, "--total-steps", 10**9,
                           "--report-every", 0.1)  # fmt: skip
@@ -200,7 +200,7 @@ def test_a_few_updates_over_streams(on: str, stage: Any) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("transport", ["runtime", "grpc"])
 def test_streams_outlive_deaths_on_both_sides(transport: str, stage: Stage) -> None:
-    """The stage also checks that the socket is gone in the end, though its first owner was killed."""
+    """The stage also checks that the socket is removed, although its first owner was killed."""
     process = stage.start("train", "seed", *stage.small(), "--transport", transport, "--env", "factories::lifetime",
                           "--network.factory", "factories::watchful", "--unroll-length", 9, "--total-steps", 10**9,
                           "--report-every", 0.1, "--checkpoint-every", 0.1)  # fmt: skip
@@ -263,10 +263,10 @@ def test_what_cannot_be(settings: dict[str, Any], complaint: str) -> None:
 def test_every_algorithm_has_settings_of_its_own(capsys: Any) -> None:
     for algorithm, alone in (("vtrace", "impala"), ("r2d2", "r2d2"), ("ppo", "ppo")):
         for env in ("CartPole-v1", "ALE/Pong-v5"):
-            served, usual = defaults("seed", env, {"algorithm": algorithm}), defaults(alone, env, {})
-            assert served.algorithm == usual.algorithm, "nothing of an algorithm changes with its place"
-            differing = {name for name, value in to_dict(usual).items() if to_dict(served).get(name) != value}
-            assert differing <= {"backups"}, "which are the rounds' of ppo"
+            in_seed, usual = defaults("seed", env, {"algorithm": algorithm}), defaults(alone, env, {})
+            assert in_seed.algorithm == usual.algorithm, "an algorithm has the same settings in both architectures"
+            differing = {name for name, value in to_dict(usual).items() if to_dict(in_seed).get(name) != value}
+            assert differing <= {"backups"}, "these settings differ because of ppo's rounds"
     with pytest.raises(SystemExit):
         main(["train", "seed", "--algorithm", "r2d2", "--help"])
     assert "--burn-in" in capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""Learner and actor compute the same: from the stored state, with the weights that acted, Q is what was stored.
+"""Learner and actor compute equal Q-values from the stored state, with the weights that acted.
 
-Q-learning with memory only; that of IMPALA, with and without memory, is in test_impala.py.
+These tests cover recurrent Q-learning; test_impala.py covers IMPALA with and without memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
 
 
 class Insert:
-    """Hands unrolls on to the replay, until it has enough sequences."""
+    """Forwards unrolls to the replay, until it has enough sequences."""
 
     name = "actor.replay.insert"
 
@@ -47,7 +47,7 @@ class Insert:
 
 
 async def act(program: Any, pull: Pull, wanted: int) -> Replay:
-    """The program's own actor and replay, until the replay holds `wanted` sequences."""
+    """Run the program's actor and replay until the replay holds `wanted` sequences."""
     specs = {spec.role: spec for spec in program.roles}
     replay = specs["replay"].builder(
         YieldingContext(Identity("replay", 0, run_seed=5)), *specs["replay"].args, **specs["replay"].settings
@@ -60,7 +60,7 @@ async def act(program: Any, pull: Pull, wanted: int) -> Replay:
 
 
 def replayed(made: Any, given: dict[int, Any], batch: SequenceBatch, i: int) -> Any:
-    """Q of every step of one sequence, each by the version that acted there: `[L + T, actions]`."""
+    """Return Q of every step of a sequence, by the version that acted at the step: `[L + T, actions]`."""
     inputs: Any = batch.inputs
     state = tuple(as_tensor(part[i : i + 1]) for part in batch.state)
     rows: list[Any] = []
@@ -81,7 +81,7 @@ def replayed(made: Any, given: dict[int, Any], batch: SequenceBatch, i: int) -> 
 @pytest.mark.parametrize("env", ["thespis/Recall-v0", "CartPole-v1"])
 @pytest.mark.parametrize("name", ["r2d2", "r2d3"])
 def test_the_learner_computes_the_values_that_were_stored(name: str, env: str) -> None:
-    """The first 50 sequences; weights change wildly between unrolls, and sequences reach over several."""
+    """Compare 50 sequences. Weights change much between unrolls, and sequences span several unrolls."""
     cfg: Any = defaults(name, env, SMALL)
     program = architecture(name).program(cfg)
     made: Any = cfg.algorithm.build_network(describe_env(resolve(cfg.env)), seed=1)
@@ -92,7 +92,7 @@ def test_the_learner_computes_the_values_that_were_stored(name: str, env: str) -
     assert len(keys) == 50
     batch: Any = window.batch(steps, keys, np.ones(50, np.float32), 0)
     opens = batch.inputs.first.any(0)
-    assert opens.any() and not opens.all(), "some start an episode, some start from a stored state"
+    assert opens.any() and not opens.all(), "some sequences start an episode, some start from a stored state"
     assert any(part[~opens].any() for part in batch.state)
     rows = window._walk(steps, keys).rows  # type: ignore[attr-defined]
     checked = 0

@@ -1,4 +1,4 @@
-"""Small roles that keep a journal of what they sent and got, for performing protocols under every runtime."""
+"""Small roles that record what they sent and received, to test protocols under every runtime."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from thespis.core.system.commit import stage
 from thespis.core.types import GradientMeta, Version, VersionedWeights
 
 _MORE = 4
-"""Items after the one that is marked last, so that it never waits for a batch to be full."""
+"""Number of items after the marked last one, so that the last one never waits for a full batch."""
 LARGE = 9000
-"""Values of an array that is too large to travel inside a message."""
+"""Size of an array that is too large to be inline in a message."""
 
 
 def crash(how: str, once: Path) -> None:
-    """End this life of a role, the first time anybody comes here. Only a process of its own may be killed."""
+    """Crash the calling role at the first call. Kill only a process of its own."""
     if not once.exists():
         once.touch()
         if how == "kill":
@@ -42,7 +42,7 @@ def read(journal: Path) -> list[Any]:
 
 
 class Producer:
-    """Inserts items tagged [producer, life, number, whether it is the last], and notes each one that was taken."""
+    """Inserts items tagged [producer, incarnation, number, whether it is the last], and records accepted ones."""
 
     def __init__(self, ctx: Any, insert: Any, acked: Path, items: int, crash_at: tuple[int, str] | None = None) -> None:
         self._ctx, self._insert, self._acked, self._items = ctx, insert, acked, items
@@ -55,16 +55,16 @@ class Producer:
             tag = np.array([me.index, me.incarnation, number, last])
             sent = self._ctx.ahead(self._insert({"tag": tag, "data": np.full(LARGE * (number % 2), number)}))
             if self._crash_at is not None and number == self._crash_at[0]:
-                await self._ctx.sleep(0.05)  # the item is under way: whether it was stored is not known
+                await self._ctx.sleep(0.05)  # the item is in transit: it may or may not be stored
                 crash(self._crash_at[1], self._acked.with_suffix(".crashed"))
             await sent
             note(self._acked, tag.tolist())
 
 
 class Consumer:
-    """Samples and notes what it got. An environment step, for this test, is a producer's last item.
+    """Samples items and records them. In this test a producer's last item counts as an environment step.
 
-    `delay`: begin that long after `full` items were taken from the producer.
+    `delay`: seconds to wait before the first sample, once `full` items were accepted.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Consumer:
             for item in await self._sample(self._batch):
                 _, _, number, last = item["tag"]
                 assert item["data"].size == LARGE * (number % 2)
-                assert (item["data"] == number).all(), "the payload is not whole"
+                assert (item["data"] == number).all(), "the payload is incomplete"
                 note(self._journal, item["tag"].tolist())
                 self._ctx.count("env_steps", int(last))
             self._ctx.count("updates")
 
 
 class Forgetful(roles.Queue):
-    """A queue whose process ends at one of its inserts, before storing it."""
+    """A queue whose process crashes at one of its inserts, before it stores the item."""
 
     crash_at = (0, "")
     once = Path()
@@ -110,7 +110,7 @@ class Forgetful(roles.Queue):
 
 
 class Publisher:
-    """Publishes versions 0, 1, 2, ... of its epoch, with weights that say which they are."""
+    """Publishes versions 0, 1, 2, ... of its epoch, with weights that hold their version."""
 
     description: ClassVar = RoleDescription(publishes=True)
 
@@ -119,7 +119,7 @@ class Publisher:
 
     async def run(self) -> None:
         epoch = self._ctx.identity.epoch
-        await self._ctx.sleep(0.2)  # whoever pulls first has to wait
+        await self._ctx.sleep(0.2)  # the first pull has to wait
         for update in range(self._updates):
             if self._crash_at is not None and update == self._crash_at[0]:
                 crash(self._crash_at[1], self._once)
@@ -130,7 +130,7 @@ class Publisher:
 
 
 class Puller:
-    """Pulls what is newer and notes it. An environment step, for this test, is to have seen the goal."""
+    """Pulls newer weights and records their versions. In this test the goal's arrival counts as an environment step."""
 
     def __init__(self, ctx: Any, pull: Any, journal: Path, goal: Version) -> None:
         self._ctx, self._pull, self._journal, self._goal = ctx, pull, journal, goal
@@ -140,7 +140,7 @@ class Puller:
         while version is None or version < self._goal:
             newer = await self._pull(version)
             if newer is not None:
-                assert (newer.weights["w"] == newer.version.update).all(), "the payload is not whole"
+                assert (newer.weights["w"] == newer.version.update).all(), "the payload is incomplete"
                 assert newer.weights["epoch"].tolist() == [newer.version.epoch]
                 version = newer.version
             note(self._journal, None if newer is None else list(newer.version))
@@ -150,7 +150,7 @@ class Puller:
 
 
 class FragileStore(roles.WeightStore):
-    """Dies at the first pull of somebody who has all that there will be."""
+    """Crashes at the first pull of a caller that already has the last version."""
 
     crash_at = (0, "")
     once = Path()
@@ -168,7 +168,7 @@ class FragileStore(roles.WeightStore):
 
 
 class Newcomer(Puller):
-    """Pulls up to the goal, then once more as if it had nothing."""
+    """Pulls up to the goal, then once more without weights."""
 
     async def run(self) -> None:
         await super().run()
@@ -178,9 +178,9 @@ class Newcomer(Puller):
 
 
 class Mute:
-    """A service that takes calls and never answers."""
+    """A service that never answers its calls."""
 
-    description: ClassVar = RoleDescription(methods={"ask": Method("inference", takes="question")})
+    description: ClassVar = RoleDescription(methods={"ask": Method("inference", takes="request")})
 
     def __init__(self, ctx: Any, *, error: str = "") -> None:
         self._ctx, self._error = ctx, error
@@ -200,7 +200,7 @@ class Responder:
 
 
 class Pusher:
-    """Pushes ones into a place of its own, and notes what came back: [number, epoch, how many of its are applied]."""
+    """Pushes ones into an entry of its own, and records each reply: [number, epoch, its gradients applied so far]."""
 
     def __init__(self, ctx: Any, join: Any, push: Any, journal: Path, pushes: int, workers: int) -> None:
         self._ctx, self._join, self._push, self._journal = ctx, join, push, journal
@@ -212,8 +212,8 @@ class Pusher:
         gradient = np.zeros(self._workers, np.float32)
         gradient[me.index] = 1.0
         for number in range(1, self._pushes + 1):
-            stamp = GradientMeta(me.index, me.incarnation, number, held.version, steps=1, weight=1.0, clock=number)
-            held = await self._push(gradient, stamp)
+            meta = GradientMeta(me.index, me.incarnation, number, held.version, steps=1, weight=1.0, clock=number)
+            held = await self._push(gradient, meta)
             note(self._journal, [number, held.version.epoch, -int(held.values[me.index])])
             await self._ctx.sleep(0.01)
         self._ctx.count("env_steps")
@@ -221,7 +221,7 @@ class Pusher:
 
 
 class FragileServer(roles.ParameterServer):
-    """Dies with a gradient applied and saved, but not answered."""
+    """Crashes after it applied and saved a gradient, before it answers."""
 
     crash_at = (0, "")
     once = Path()
@@ -233,10 +233,10 @@ class FragileServer(roles.ParameterServer):
         made.crash_at, made.once = crash_at, once
         return made
 
-    async def push(self, wire: Any, stamp: GradientMeta) -> Any:
+    async def push(self, encoded: Any, meta: GradientMeta) -> Any:
         self.pushes += 1
         mine = self.pushes == self.crash_at[0]
-        answer = await super().push(wire, stamp)
+        answer = await super().push(encoded, meta)
         if mine and not self.once.exists():
             await self._ctx.sleep(1.0)  # time for a checkpoint
             crash(self.crash_at[1], self.once)
@@ -244,7 +244,7 @@ class FragileServer(roles.ParameterServer):
 
 
 class HalfWriter:
-    """Begins to write below `directory` and is killed there, or fails where it has no process of its own."""
+    """Crashes in the middle of a write below `directory`."""
 
     def __init__(self, ctx: Any, directory: Path, how: str) -> None:
         self._directory, self._how = directory, how

@@ -1,4 +1,4 @@
-"""The experience edge, under every runtime: waits rather than drops, in order, each item once."""
+"""The experience edge, under every runtime: callers wait, and each item arrives once and in order."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def build(path: Path, producers: int = 2, delay: float = 0.0, crash_at: Any = No
     return program
 
 
-def lives(journal: list[Any]) -> dict[tuple[int, int], list[int]]:
-    """The numbers that were taken, in order, of each life of each producer."""
+def by_incarnation(journal: list[Any]) -> dict[tuple[int, int], list[int]]:
+    """Return the numbers of the sampled items, in order, by producer and incarnation."""
     found: dict[tuple[int, int], list[int]] = {}
-    for who, life, number, _ in journal:
-        found.setdefault((who, life), []).append(number)
+    for producer, incarnation, number, _ in journal:
+        found.setdefault((producer, incarnation), []).append(number)
     return found
 
 
 def whole(numbers: list[int]) -> bool:
-    """Every item up to the marked one, once, in order; a few that followed it may be there too."""
+    """Whether every item up to the marked one arrived once and in order; a few later ones may follow."""
     return len(numbers) >= ITEMS and numbers == [*range(len(numbers))]
 
 
@@ -44,7 +44,7 @@ def whole(numbers: list[int]) -> bool:
 def test_every_item_arrives_once_and_in_order(on: str, perform: Any, tmp_path: Path) -> None:
     outcome = perform(build(tmp_path, producers=2), on, total_steps=2)
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error
-    taken = lives(read(tmp_path / "taken"))
+    taken = by_incarnation(read(tmp_path / "taken"))
     assert sorted(who for who, _ in taken) == [0, 1]
     assert all(whole(numbers) for numbers in taken.values())
 
@@ -53,7 +53,7 @@ def test_every_item_arrives_once_and_in_order(on: str, perform: Any, tmp_path: P
 def test_a_full_queue_makes_producers_wait(on: str, perform: Any, tmp_path: Path) -> None:
     perform(build(tmp_path, producers=1, delay=0.5), on, total_steps=1)
     assert read(tmp_path / "taken.before") == [CAPACITY]
-    ((_, numbers),) = lives(read(tmp_path / "taken")).items()
+    ((_, numbers),) = by_incarnation(read(tmp_path / "taken")).items()
     assert whole(numbers)
 
 
@@ -63,7 +63,7 @@ def test_a_producer_that_dies_and_comes_back(on: str, how: str, perform: Any, tm
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error
     assert outcome.summary["restarts"] == 1
     journal = read(tmp_path / "taken")
-    (first, second) = lives(journal).values()
+    (first, second) = by_incarnation(journal).values()
     assert first in ([*range(8)], [*range(9)]), "an unacknowledged item may appear once or not at all"
     assert whole(second)
     # The run ends with the marked item: items acknowledged after it may still be in the queue.
@@ -73,11 +73,11 @@ def test_a_producer_that_dies_and_comes_back(on: str, how: str, perform: Any, tm
 
 @pytest.mark.parametrize(("on", "how"), CRASHES)
 def test_nothing_is_stored_for_a_producer_that_died_waiting(on: str, how: str, perform: Any, tmp_path: Path) -> None:
-    """The queue is full when it dies and still full when it is back: its old call must be gone by then."""
+    """The queue is full when the producer dies and when it is back: its old call must be cancelled by then."""
     program = build(tmp_path, producers=1, delay=4.0, crash_at=(CAPACITY, how))
     outcome = perform(program, on, total_steps=1, stall_timeout=10.0)
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error
-    first, second = lives(read(tmp_path / "taken")).values()
+    first, second = by_incarnation(read(tmp_path / "taken")).values()
     assert first == [*range(CAPACITY)]
     assert whole(second)
 
@@ -86,13 +86,13 @@ def test_nothing_is_stored_for_a_producer_that_died_waiting(on: str, how: str, p
 def test_a_queue_that_dies_is_called_again(on: str, how: str, perform: Any, tmp_path: Path) -> None:
     def fragile(program: Program) -> Any:
         once = tmp_path / "queue.crashed"
-        return program.at(process="services", restarts=1).add(
+        return program.at(process="storage", restarts=1).add(
             "queue", Forgetful.fragile, capacity=CAPACITY, crash_at=(20, how), once=once
         )
 
     outcome = perform(build(tmp_path, producers=1, queue=fragile), on, total_steps=1, stall_timeout=10.0)
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error
-    ((_, numbers),) = lives(read(tmp_path / "taken")).items()
+    ((_, numbers),) = by_incarnation(read(tmp_path / "taken")).items()
     lost = set(range(numbers[-1])) - set(numbers)
     assert numbers == sorted(set(numbers)), "an item came twice or out of order"
     assert len(lost) <= CAPACITY + BATCH, "only what the queue held in memory may be lost"
@@ -109,7 +109,7 @@ def test_a_queue_that_dies_is_called_again(on: str, how: str, perform: Any, tmp_
 )
 def test_lost_and_late_replies_change_nothing(faults: tuple[str, ...], perform: Any, tmp_path: Path) -> None:
     outcome = perform(build(tmp_path, producers=2), "simulation", faults, total_steps=2)
-    taken = lives(read(tmp_path / "taken"))
+    taken = by_incarnation(read(tmp_path / "taken"))
     assert sorted(who for who, _ in taken) == [0, 1]
     assert all(whole(numbers) for numbers in taken.values())
-    assert outcome.summary["wall_seconds"] > 0.7, "the faults did not strike"
+    assert outcome.summary["wall_seconds"] > 0.7, "the faults did not happen"

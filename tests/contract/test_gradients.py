@@ -1,4 +1,4 @@
-"""The gradients edge, under every runtime: each gradient once, whoever is lost on the way."""
+"""The gradients edge, under every runtime: each gradient takes effect once, whichever role is lost."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_every_gradient_takes_effect_once(on: str, perform: Any, tmp_path: Path)
 def test_lost_replies_change_nothing(faults: tuple[str, ...], perform: Any, tmp_path: Path) -> None:
     outcome = perform(build(tmp_path, sound), "simulation", faults, total_steps=WORKERS)
     assert outcome.summary["updates"] == PUSHES * WORKERS
-    assert outcome.summary["wall_seconds"] > 1.0, "the faults did not strike"
+    assert outcome.summary["wall_seconds"] > 1.0, "the faults did not happen"
 
 
 @pytest.mark.parametrize("how", ["raise", "kill"])
 def test_a_server_that_dies_before_it_answers(how: str, perform: Any, tmp_path: Path) -> None:
-    """The gradient is in the checkpoint that the server comes back from, and the call is delivered again."""
+    """The server restarts from a checkpoint with the gradient, and the call is delivered again."""
 
     def fragile(program: Program) -> Any:
         once = tmp_path / "server.crashed"
@@ -65,5 +65,5 @@ def test_a_server_that_dies_before_it_answers(how: str, perform: Any, tmp_path: 
     for journal in journals:
         assert [number for number, _, _ in journal] == [*range(1, PUSHES + 1)]
         for (_, before, old), (_, epoch, new) in pairwise(journal):
-            # What was applied after the checkpoint went with that life; nothing is ever there twice.
+            # Gradients after the checkpoint are lost with the server; none is applied twice.
             assert new == old + 1 if epoch == before else new <= old + 1

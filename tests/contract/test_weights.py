@@ -1,4 +1,4 @@
-"""The weights edge, under every runtime: pull if newer, and never anything older, whoever was restarted."""
+"""The weights edge, under every runtime: a pull returns newer weights only, whichever role was restarted."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def test_only_newer_weights_come(on: str, perform: Any, tmp_path: Path) -> None:
     for index in range(2):
         seen = read(tmp_path / f"seen-{index}")
         versions = [tuple(version) for version in seen if version is not None]
-        assert seen[0] is not None, "the first pull waits until there is something"
+        assert seen[0] is not None, "the first pull waits for the first weights"
         assert versions == sorted(set(versions))
         assert versions[-1] == (0, UPDATES - 1)
-        assert seen[-1] is None, "a pull after the newest version has nothing to bring"
+        assert seen[-1] is None, "a pull with the newest version returns nothing"
 
 
 @pytest.mark.parametrize(("on", "how"), CRASHES)
 def test_a_restarted_store_has_what_was_published_last(on: str, how: str, perform: Any, tmp_path: Path) -> None:
-    """Nobody publishes any more: a learner may wait for experience of actors that wait for their first weights."""
+    """No role publishes again: a learner may wait for experience, and its actors for their first weights."""
     program, last = Program("weights"), UPDATES - 1
     crash: dict[str, Any] = {"crash_at": (last, how), "once": tmp_path / "store.crashed"}
     store = program.at(restarts=1).add("weights", FragileStore.fragile, **crash)
@@ -62,6 +62,6 @@ def test_a_restarted_publisher_is_newer_in_all_it_says(on: str, how: str, perfor
     assert outcome.summary["restarts"] == 1
     for index in range(2):
         versions = [tuple(version) for version in read(tmp_path / f"seen-{index}") if version is not None]
-        assert versions == sorted(set(versions)), "somebody was given an older version"
+        assert versions == sorted(set(versions)), "a caller received an older version"
         assert {epoch for epoch, _ in versions} == {0, 1}
         assert max(update for epoch, update in versions if epoch == 0) <= 8

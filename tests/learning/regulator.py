@@ -1,4 +1,4 @@
-"""A linear system whose best controller is known."""
+"""A linear system with a known optimal controller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Regulator(gym.Env[Any, Any]):
-    """x' = x + 0.1 a, rewarded by -(x^2 + 0.1 a^2), for 20 steps; zero is not in the middle of the actions."""
+    """x' = x + 0.1 a, rewarded by -(x^2 + 0.1 a^2), for 20 steps. The action bounds are not centred at zero."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
     action_space = gym.spaces.Box(-4.0, 6.0, (1,), np.float32)
@@ -26,7 +26,7 @@ class Regulator(gym.Env[Any, Any]):
 
 
 def riccati_gain(discount: float) -> float:
-    """K of the best a = -K x: the value of x is -P x^2, and P is what it is one step earlier."""
+    """Return K of the optimal a = -K x. The value of x is -P x^2, with P from the Riccati recursion."""
     p = 1.0
     for _ in range(10_000):
         k = discount * p * 0.1 / (0.1 + discount * p * 0.01)

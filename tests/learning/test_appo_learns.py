@@ -1,4 +1,4 @@
-"""APPO learns what it should, with actors that run ahead."""
+"""APPO solves its task, with actors that run ahead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_cartpole_is_solved(seed: int, tmp_path: Path) -> None:
     summary = train("appo", env="CartPole-v1", seed=seed, eval_every=0.0, eval_episodes=20, run_dir=tmp_path / "run",
                     quiet=True).summary  # fmt: skip
     assert summary["eval_return_mean"] >= 475
-    assert summary["lag"]["max"] >= 1, "actors act on while the learner learns"
+    assert summary["lag"]["max"] >= 1, "actors act while the learner learns"
 
 
 @pytest.mark.timeout(240)

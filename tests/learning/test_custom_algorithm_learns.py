@@ -1,4 +1,4 @@
-"""The algorithm of the examples learns. Simulated, so that every run is the same run."""
+"""The example algorithm learns. Simulated, so that every run gives the same result."""
 
 from __future__ import annotations
 

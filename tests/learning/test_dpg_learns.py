@@ -1,4 +1,4 @@
-"""Ape-X DPG finds the best linear controller of a system for which it is known. Simulated: every run is the same."""
+"""Ape-X DPG finds the known optimal controller of a linear system. Simulated: every run is equal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thespis import train
 
 @pytest.mark.timeout(300)
 def test_the_gain_is_that_of_riccati(tmp_path: Path) -> None:
-    """One reward at a time: over several, the noise of the later actions would be part of the value."""
+    """Use one-step returns, because n-step returns would include the noise of later actions."""
     run = train(
         "apex-dpg", env=Regulator, on="simulation", total_steps=4_000, discount=0.95, n_step=1, target_period=25,
         network={"hidden": (64, 64), "critic_hidden": (64, 64)}, reward={"kind": "scale", "scale": 0.1},

@@ -1,4 +1,4 @@
-"""Workers that share parameters learn, in lock-step and without. Simulated, so that every run is the same run."""
+"""Workers that share parameters learn, with and without lock-step. Simulated: every run is equal."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def test_cartpole_is_solved(name: str, lag: int, tmp_path: Path) -> None:
     assert result["env_steps"] <= 300_000
     assert result["eval_return_mean"] >= 475
     assert result["lag"]["mean"] == pytest.approx(lag, abs=0.1), (
-        "four workers alike: three updates by others in between"
+        "four equal workers: three updates by others in between"
     )

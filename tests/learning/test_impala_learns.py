@@ -1,4 +1,4 @@
-"""IMPALA learns what it should, and fails where it should. Simulated, so that every run is the same run."""
+"""IMPALA solves its tasks, and fails where it must. Simulated, so that every run gives the same result."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_lstm_remembers_the_cue(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(240)
 def test_a_feed_forward_network_is_at_chance(tmp_path: Path) -> None:
-    # 100 episodes of +1 or -1 at even odds: within 0.4 of 0 but for one time in 16,000.
+    # 100 episodes of +1 or -1 at even odds: the mean is within 0.4 of 0, except once in 16,000 times.
     assert abs(learn(tmp_path, **MEMORY)["return_mean_100"]) <= 0.4
 
 

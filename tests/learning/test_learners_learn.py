@@ -1,4 +1,4 @@
-"""Several learners solve what one solves: every kind of item, and every runtime on one machine."""
+"""Several learners solve the task of one learner: every kind of item, and every runtime on one machine."""
 
 from __future__ import annotations
 

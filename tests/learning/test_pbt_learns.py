@@ -1,4 +1,4 @@
-"""Population-based training finds a learning rate: from members most of which cannot learn, all can in the end."""
+"""Population-based training finds a learning rate: most initial rates are too low, and all final rates work."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def test_members_that_cannot_learn_become_copies_of_one_that_can(stage: Any, mon
         "pbt", on="simulation", member="a2c", env="CartPole-v1", population=4, total_steps=160_000, interval=5_000,
         settings=("optimizer.anneal=false",), eval_every=0.0, run_dir=stage.run, quiet=True,
     )  # fmt: skip
-    lineage = History(run.path)
+    history = History(run.path)
     rates = "optimizer.learning_rate"
-    assert sum(row.after[rates] < 2e-4 for row in lineage.rows[:4]) == 3, "those draws that learn nothing in this time"
-    assert all(member.hypers[rates] > 5e-4 for member in lineage.members.values())
+    assert sum(row.after[rates] < 2e-4 for row in history.rows[:4]) == 3, (
+        "these initial rates are too low to learn in this time"
+    )
+    assert all(member.hypers[rates] > 5e-4 for member in history.members.values())
     assert run.summary["eval_return_mean"] > 100

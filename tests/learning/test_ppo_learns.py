@@ -1,4 +1,4 @@
-"""PPO learns what it should. Simulated, so that every run is the same run."""
+"""PPO solves its tasks. Simulated, so that every run gives the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R2D2 remembers for longer than its sequences are. Simulated, so that every run is the same run."""
+"""R2D2 remembers for longer than one sequence. Simulated, so that every run gives the same result."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from thespis.training.trained_run import TrainedRun
 
 
 def late_answers(run: TrainedRun, episodes: int = 64) -> float:
-    """The share of right answers in the second half of greedy episodes."""
-    envs, stepper = make_envs("thespis/Recall-v0", episodes), run.policy.policy_runner(0)
-    inputs, state = first_inputs(envs.reset(1000), envs), stepper.initial_state(episodes)
+    """Return the share of right answers in the second half of greedy episodes."""
+    envs, runner = make_envs("thespis/Recall-v0", episodes), run.policy.policy_runner(0)
+    inputs, state = first_inputs(envs.reset(1000), envs), runner.initial_state(episodes)
     rewards = []
     for _ in range(40):
-        acted = stepper.act(inputs, state, greedy=True)
+        acted = runner.act(inputs, state, greedy=True)
         step = envs.step(acted.actions)
         inputs, state = next_inputs(step, acted.actions), acted.state
         rewards.append(step.rewards)

@@ -1,4 +1,4 @@
-"""R2D3 opens a lock that nobody finds the code of by trying. Simulated, so that every run is the same run."""
+"""R2D3 opens a lock whose code random play never finds. Simulated, so that every run gives the same result."""
 
 from __future__ import annotations
 

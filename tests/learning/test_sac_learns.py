@@ -1,4 +1,4 @@
-"""Soft actor-critic finds the best controller of a system for which it is known, and swings a pendulum up."""
+"""Soft actor-critic finds the known optimal controller of a linear system, and swings a pendulum up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thespis import train
 
 @pytest.mark.timeout(300)
 def test_the_gain_is_that_of_riccati_and_the_entropy_meets_its_target(tmp_path: Path) -> None:
-    """Where costs are quadratic, entropy adds a constant to the value and leaves the best mean as it is."""
+    """With quadratic costs, entropy adds a constant to the value and does not change the optimal mean."""
     run = train(
         "sac", env=Regulator, on="simulation", total_steps=3_000, discount=0.95, tau=0.02, temperature=0.01,
         envs_per_actor=4, batch=128, batches_per_draw=4, publish_every=4,

@@ -1,4 +1,4 @@
-"""TRPO learns what it should, by steps within its bound."""
+"""TRPO solves its tasks, with steps within its bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_KL = 0.01
 
 
 def solved(path: Path, **settings: Any) -> dict[str, Any]:
-    """The summary of a run on CartPole, once all KL divergences that it logged are found to be within the bound."""
+    """Train on CartPole, and check that all logged KL divergences are within the bound; return the summary."""
     run = train("trpo", env="CartPole-v1", max_kl=MAX_KL, report_every=0.1, eval_every=0.0, eval_episodes=20,
                 run_dir=path, quiet=True, **settings)  # fmt: skip
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

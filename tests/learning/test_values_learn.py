@@ -1,4 +1,4 @@
-"""DQN and Gorila learn what they should. Simulated, so that every run is the same run."""
+"""DQN and Gorila solve their tasks. Simulated, so that every run gives the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An environment whose steps are counted outside of the process that takes them, which dies once."""
+"""An environment that counts its steps in a file, outside its process, and kills the process once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thespis.envs.toys import Chain
 
 
 class Counted(Chain):
-    """Adds a byte to THESPIS_TEST_COUNT with each step. The first process to take 301 is killed in the last of them."""
+    """Appends a byte to the file THESPIS_TEST_COUNT at each step. The first process to take 301 steps kills itself."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A small environment of pictures."""
+"""A small environment with image observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments for the tests of the runtimes, found by the processes of a run as `factories::name`."""
+"""Environments for the tests of the runtimes. The processes of a run find them as `factories::name`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _made = 0
 
 
 def faulty() -> gym.Env[Any, Any]:
-    """Fails as the environment variable FAULT says; only once if ONCE names a file."""
+    """Make an environment that fails as FAULT says, and only once if ONCE names a file."""
     return Faulty(os.environ["FAULT"], once_file=os.environ.get("ONCE"))  # type: ignore[arg-type]
 
 
 class _Reset(Chain):
-    """Never returns from its second reset, once."""
+    """Hangs once, in its second reset."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         once = Path(os.environ["ONCE"])
@@ -39,7 +39,7 @@ def hangs_in_reset() -> gym.Env[Any, Any]:
 
 
 class _Slow(Chain):
-    """Answers quickly for a while, then takes half a minute for a step, as a simulator that was paused."""
+    """Is fast for 400 steps, then takes half a minute per step, like a paused simulator."""
 
     _steps = 0
 
@@ -56,7 +56,7 @@ def slow() -> gym.Env[Any, Any]:
 
 
 class _Closing(Chain):
-    """Takes a second to close, so that its process ends after the others."""
+    """Takes a second to close, so that its process exits after the others."""
 
     def close(self) -> None:
         time.sleep(1.0)
@@ -66,8 +66,8 @@ def closing() -> gym.Env[Any, Any]:
     return _Closing()
 
 
-class _Sour(Chain):
-    """Fails whenever it is closed, as FAULT says."""
+class _FailsToClose(Chain):
+    """Fails in `close`, as FAULT says."""
 
     def close(self) -> None:
         if os.environ["FAULT"] == "crash":
@@ -76,11 +76,11 @@ class _Sour(Chain):
 
 
 def sour() -> gym.Env[Any, Any]:
-    return _Sour()
+    return _FailsToClose()
 
 
 class _Parent(Chain):
-    """Has processes of its own, one in a session of its own, which it ends when it is closed."""
+    """Starts two processes, one of them in a separate session, and kills them in `close`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,14 +110,14 @@ def broken() -> gym.Env[Any, Any]:
 
 
 def fails_for_sixteen() -> gym.Env[Any, Any]:
-    """Well when few are made, as for training; the evaluator makes sixteen."""
+    """Make a working environment for training, and broken ones after the twelfth, for the evaluator's sixteen."""
     global _made
     _made += 1
     return _Broken() if _made > 12 else Chain()
 
 
 class _Endless(Chain):
-    """Adds the process's id to the file RESETS at each reset."""
+    """Appends the process id to the file RESETS at each reset."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         with open(os.environ["RESETS"], "a") as file:
@@ -126,14 +126,14 @@ class _Endless(Chain):
 
 
 def endless() -> gym.Env[Any, Any]:
-    """Episodes that take a long time to end, for an evaluation that lasts."""
+    """Make an environment with very long episodes, for a long evaluation."""
     return _Endless(length=10**9)
 
 
 class _Signs(gym.Env[Any, Any]):
-    """Ten questions: is the first number positive? A right answer pays 1, and for a while a thousand times as much.
+    """Asks ten times per episode whether the first number is positive. A right answer earns 1.
 
-    Only to the environment that gets to LOUD_FROM steps before all others, and only for the next LOUD_STEPS.
+    In the first environment that takes LOUD_FROM steps, the next LOUD_STEPS right answers earn 1000.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ def signs() -> gym.Env[Any, Any]:
 
 
 class _Lifetime(gym.Env[Any, Any]):
-    """Observations say which process made them and which step they are, counted over all episodes."""
+    """Observes its process id, and its number of steps over all episodes."""
 
     observation_space = Box(-np.inf, np.inf, (2,), np.float32)
     action_space = Discrete(2)
@@ -189,7 +189,7 @@ def lifetime() -> gym.Env[Any, Any]:
 
 
 def watchful(observation_space: Any, action_space: Any) -> Any:
-    """A network that fails on an unroll of two processes, or with a step missing."""
+    """Make a network that fails on an unroll with steps of two processes, or with a missing step."""
     import torch
 
     from thespis.core.config import NetworkConfig
@@ -200,14 +200,14 @@ def watchful(observation_space: Any, action_space: Any) -> Any:
             if len(inputs.first) > 1:
                 change = torch.diff(inputs.obs, dim=0)
                 if change[..., 0].any() or (change[..., 1] != 1).any():
-                    raise RuntimeError("an unroll is glued together")
+                    raise RuntimeError("an unroll mixes processes or lacks a step")
             return super().forward(inputs, state)
 
     return Watching(observation_space, action_space, NetworkConfig(hidden=(8,)))
 
 
 class _Holds(Chain):
-    """In a process of a run, never returns from its constructor, once; nor from `close` after it was stepped."""
+    """In a run, hangs once in its constructor, and in `close` if it was stepped."""
 
     def __init__(self) -> None:
         super().__init__()

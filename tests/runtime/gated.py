@@ -1,4 +1,4 @@
-"""An architecture that waits, while it is built, for the file that THESPIS_TEST_GATE names."""
+"""An architecture that waits in its constructor until the file in THESPIS_TEST_GATE exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Config = impala.Config
 
 
 class Gate:
-    """Lets the run begin once the file is there."""
+    """Wait for the file."""
 
     def __init__(self, ctx: Any) -> None:
         while not Path(os.environ["THESPIS_TEST_GATE"]).exists():

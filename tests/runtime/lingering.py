@@ -1,6 +1,6 @@
-"""An architecture whose start or end, as LINGER says, waits in the driver: it makes GATE/waits, until GATE/go is there.
+"""An architecture that waits in the driver at its start or its end, as LINGER says.
 
-A signal during either finds the driver without a running event loop.
+It creates GATE/waits and continues once GATE/go exists. Meanwhile the driver has no running event loop.
 """
 
 from __future__ import annotations

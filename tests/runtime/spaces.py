@@ -1,4 +1,4 @@
-"""An environment whose actions no policy here can take."""
+"""An environment with an unsupported action space."""
 
 from __future__ import annotations
 

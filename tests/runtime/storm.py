@@ -1,12 +1,13 @@
-"""Kills and stops the processes of local runs at random moments, and checks what is left of each run.
+"""Kills and stops processes of local runs at random moments, and checks the end of each run.
 
     python tests/runtime/storm.py --runs 45 --kills 8 --seed 0
 
-A run takes one architecture for a few seconds while a random process is killed (`SIGKILL`), stopped for good
-(`SIGSTOP`) or paused (`SIGSTOP`, then `SIGCONT`), from the first process on and also while the run ends. Afterwards:
-no stall, no exit code 0 without a checkpoint at the last step, no process left, the environments' own included.
+Each run trains one architecture for a few seconds. Meanwhile random processes are killed (`SIGKILL`), stopped
+(`SIGSTOP`) or paused (`SIGSTOP`, then `SIGCONT`), from the start of the first process to the end of the run. Afterwards
+the run must not have stalled, no process may be left, including processes of environments, and exit code 0 requires a
+checkpoint at the last step.
 
-It shares no code with the package, so that a fault there cannot hide itself here.
+The script shares no code with the package, so that a fault of the package cannot hide itself here.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ ARCHITECTURES: dict[str, str] = {
 }
 """Flags of each kind of run. A name is an architecture, up to a plus sign."""
 RESTARTS = 3
-"""Deaths a process may have before its run ends with an error, as it should."""
+"""Maximum number of kills of one process. One more would end the run with an error, as intended."""
 
 
 @dataclass
 class Result:
-    """What became of one run."""
+    """The result of one run."""
 
     architecture: str
     code: int
@@ -67,7 +68,7 @@ class Result:
 
 
 def children(parent: int) -> dict[str, int]:
-    """The run's processes by name: children of `parent` that were started as one."""
+    """Return the run's processes by name: the children of `parent` that run the child module."""
     found: dict[str, int] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -83,7 +84,7 @@ def children(parent: int) -> dict[str, int]:
 
 
 def marked(mark: str) -> list[int]:
-    """Living processes of a run, however deep below it they were started."""
+    """Return the live processes with the mark, at any depth of descendants."""
     found = []
     for entry in os.listdir("/proc"):
         try:
@@ -95,7 +96,7 @@ def marked(mark: str) -> list[int]:
 
 
 def strike(process: subprocess.Popen[str], random_: random.Random, kills: int, seconds: float) -> int:
-    """Kill or stop processes until enough are, or the run is over; return how many."""
+    """Kill or stop up to `kills` processes while the run lasts; return their number."""
     done = 0
     deaths: Counter[str] = Counter()
     moments = sorted(random_.uniform(0.05, seconds) for _ in range(kills))

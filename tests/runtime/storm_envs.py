@@ -1,4 +1,4 @@
-"""Environments for the storm: each has processes of its own, one of them in a session of its own."""
+"""Environments for the storm. Each starts two processes, one of them in a separate session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Signs(gym.Env[Any, Any]):
-    """Ten questions an episode: is the number positive? Its helpers do nothing but live."""
+    """Asks ten times per episode whether the first number is positive. Its helper processes only sleep."""
 
     def __init__(self, action_space: gym.Space[Any]) -> None:
         self.observation_space = Box(-1.0, 1.0, (2,), np.float32)
@@ -51,7 +51,7 @@ def continuous() -> gym.Env[Any, Any]:
 
 
 def write_demonstrations(directory: Path) -> None:
-    """A few episodes of right answers, for architectures that learn from demonstrations."""
+    """Write episodes of right answers, for architectures that learn from demonstrations."""
     from thespis.envs.make import make_envs
     from thespis.experience.demonstrations import save_demonstrations
     from thespis.experience.recording import record

@@ -1,6 +1,6 @@
-"""The driver while a checkpoint is digested, written or verified: its event loop goes on, and nothing gets lost.
+"""The driver while a checkpoint is digested, written or verified: its event loop keeps running, and nothing is lost.
 
-The processes are made up, so that a test decides when each of them dies and how long the disk takes.
+The processes are fakes, so a test decides when each of them dies and how long the disk takes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NEVER = 10**9
 
 
 class Learner:
-    """Holds the weights."""
+    """A role that holds the weights."""
 
     description = RoleDescription(publishes=True)
 
@@ -48,14 +48,14 @@ class Learner:
 
 
 class Actor:
-    """Holds nothing."""
+    """A role without state."""
 
     def __init__(self, ctx: Any) -> None: ...
     async def run(self) -> None: ...
 
 
 class Store:
-    """Passes weights on, and has none after a restart."""
+    """A store of weights that is empty after a restart."""
 
     description = RoleDescription(methods={"publish": Method("weights"), "pull": Method("weights")})
 
@@ -65,7 +65,7 @@ class Store:
 
 
 class Evaluator:
-    """Judges the weights of the store."""
+    """An evaluator of the store's weights."""
 
     description = RoleDescription(evaluates=True)
 
@@ -74,13 +74,13 @@ class Evaluator:
 
 
 class Publisher(Learner):
-    """Publishes its weights to the store."""
+    """A learner that publishes its weights to the store."""
 
     def __init__(self, ctx: Any, publish: Any) -> None: ...
 
 
 class Process:
-    """A process that answers at once."""
+    """A process that replies at once."""
 
     ending = "was killed"
     failure = None
@@ -92,7 +92,7 @@ class Process:
 
 
 class Stand(Supervisor):
-    """Performs nothing. Every process is up as soon as it is started, and saves what it is asked for."""
+    """A supervisor of fake processes. Each is up as soon as it starts, and saves when asked."""
 
     def __init__(self, program: Program, session: Session) -> None:
         super().__init__(program, session)
@@ -133,7 +133,7 @@ class Stand(Supervisor):
 
 
 class Gate:
-    """Makes a function wait until the test opens the gate. Late: the driver stood still until it gave up."""
+    """Makes a function wait until the test opens the gate. `late`: the driver was blocked until the wait timed out."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -168,11 +168,11 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     session = Session(cfg, program, RunDirectory.create("test", "none", 0, tmp_path / "run"), Screen(quiet=True))
     yield Stand(program, session)
     session.close()
-    assert not list(tmp_path.rglob(".tmp-*")), "half-written files are left"
+    assert not list(tmp_path.rglob(".tmp-*")), "partial files are left"
 
 
 def play(stand: Stand, scene: Callable[[], Awaitable[None]], restore: Path | None = None) -> dict[str, Any]:
-    """Run until the scene is over."""
+    """Run until the scene ends."""
 
     async def run() -> dict[str, Any]:
         running = asyncio.create_task(stand._run(restore))
@@ -196,7 +196,7 @@ def rows(stand: Stand) -> int:
 
 
 async def goes_on(stand: Stand) -> None:
-    """Wait until rows were written that had not been begun."""
+    """Wait for new rows of metrics."""
     before = rows(stand)
     await until(lambda: rows(stand) > before + 2)
 
@@ -225,7 +225,7 @@ def test_the_driver_goes_on_while_a_checkpoint_is_written(stand: Stand, monkeypa
 
     summary = play(stand, scene)
     assert not gate.late, "the driver's event loop waited for the disk"
-    assert gate.most == 1, "two checkpoints were made at once"
+    assert gate.most == 1, "two checkpoints were written at the same time"
     assert summary["checkpoint"] == saved(stand)[-1]
 
 
@@ -248,7 +248,7 @@ def test_the_driver_goes_on_while_a_checkpoint_is_verified(stand: Stand, monkeyp
 
 
 def test_no_process_is_started_once_the_run_has_ended(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end comes while the checkpoint to start from is verified."""
+    """The run ends while a restart verifies its checkpoint."""
     gate = Gate()
 
     async def scene() -> None:
@@ -267,7 +267,7 @@ def test_no_process_is_started_once_the_run_has_ended(stand: Stand, monkeypatch:
 
 
 def test_an_interrupt_waits_for_the_checkpoint_under_way(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread cannot be stopped: its checkpoint is completed, then the last one is made."""
+    """A thread cannot be cancelled: the run completes its checkpoint, then writes the last one."""
     gate, result = Gate(), list[str]()
 
     async def scene() -> None:
@@ -291,7 +291,7 @@ def test_an_interrupt_waits_for_the_checkpoint_under_way(stand: Stand, monkeypat
 
 
 def test_nothing_is_synced_or_digested_on_the_event_loop(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the start, for checkpoints, for processes that are started again, and at the end."""
+    """The driver's thread never calls fsync: at the start, for checkpoints, for restarts, and at the end."""
     calls = list[str]()
 
     def watched(owner: Any, name: str) -> None:
@@ -324,7 +324,7 @@ def test_a_full_disk_is_said_and_the_next_checkpoint_is_saved(stand: Stand, monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def scene() -> None:
-        await until(lambda: stand._session._checkpoint)  # also synced: its directory has its name before that
+        await until(lambda: stand._session._checkpoint)  # also synced, because its directory is renamed before
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             await until(lambda: "checkpoint not saved" in log(stand))
@@ -339,7 +339,7 @@ def test_a_full_disk_is_said_and_the_next_checkpoint_is_saved(stand: Stand, monk
 
 
 def test_a_checkpoint_that_a_process_starts_from_stays(stand: Stand) -> None:
-    """Found before the next commit and read after it, which keeps only one."""
+    """A checkpoint is found before a commit that prunes all others, and read after it."""
     checkpoints = stand._session.checkpoints
 
     def save(update: int) -> Path:
@@ -367,7 +367,7 @@ def test_a_checkpoint_that_a_process_starts_from_stays(stand: Stand) -> None:
 def test_the_final_evaluation_does_not_wait_for_weights_that_nobody_has(
     restarts: int, learner: bool, evaluates: bool, tmp_path: Path
 ) -> None:
-    """A restarted store is empty until the learner publishes again, and here the learner is gone."""
+    """A restarted store is empty until the learner publishes, and here the learner is dead."""
     program = Program("test")
     store = program.at().add("store", Store)
     program.at().add("learner", Publisher, publish=store.edge(Store.publish))

@@ -1,4 +1,4 @@
-"""The command line: quick help, one line for every mistake with nothing left behind, and what each command prints."""
+"""The command line: fast help, one line per user error, and the output of each command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = ["--on", "simulation", "--actors", "1", "--envs-per-actor", "2", "--eval
 
 @pytest.fixture(autouse=True)
 def _paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`main` puts the working directory on the path; that must not outlive the test."""
+    """Restore the path, because `main` adds the working directory to it."""
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     ],
 )
 def test_help_does_not_wait_for_imports(words: list[str], absent: list[str]) -> None:
-    """Told by what was imported: seconds would depend on the machine."""
+    """The test checks imports, because seconds would depend on the machine."""
     code = (
         f"import sys\nfrom thespis.cli.main import main\n"
         f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
@@ -73,7 +73,7 @@ def test_threads_do_not_spin_beside_a_simulated_run(given: dict[str, str], found
 
 
 def test_learning_does_not_wait_for_imports(tmp_path: Path) -> None:
-    """torch can import sympy at the first backward pass: a third of a second in each of a hundred workers."""
+    """torch may import sympy at the first backward pass, a third of a second in each of a hundred workers."""
     code = (
         "import sys\nfrom thespis import train\n"
         "settings = dict(env='CartPole-v1', on='simulation', total_steps=2_000, eval_episodes=0, quiet=True)\n"
@@ -126,9 +126,9 @@ def test_a_mistake_is_one_line(mistake: str, stage: Any, monkeypatch: Any, capfd
     out, err = capfd.readouterr()
     assert err.count("\n") == 1 and err.startswith("thespis: "), err
     assert result in err
-    assert "--- " not in err, "the frame of a box is left"
+    assert "--- " not in err, "a part of the error box is left"
     assert "Traceback" not in out
-    assert not list(here.iterdir()), "something was left behind"
+    assert not list(here.iterdir()), "files were left behind"
 
 
 @pytest.mark.parametrize("where", ["file/run", "/proc/run", "full"])
@@ -149,7 +149,7 @@ def test_a_mistake_found_by_a_process_is_one_line_too(stage: Any) -> None:
     ended = stage.train("--network.torso", "nature")
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1 and "torso 'nature' reads images" in ended.stderr
-    assert not list(stage.run.iterdir()), "only what was there before stays"
+    assert not list(stage.run.iterdir()), "only files from before remain"
 
 
 def test_the_saved_config_gives_the_same_run(run: TrainedRun, stage: Any) -> None:
@@ -172,7 +172,7 @@ def copied(run: TrainedRun, stage: Any) -> Path:
 
 
 def damaged(path: Path) -> tuple[Path, Path]:
-    """The last but one checkpoint of a run, and the last, in which one bit is flipped now."""
+    """Flip a bit in the newest checkpoint of a run; return the one before it, and the newest."""
     *_, before, last = sorted((path / "checkpoints").glob("update-*"))
     file = last / "learner-0.safetensors"
     data = bytearray(file.read_bytes())

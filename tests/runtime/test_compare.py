@@ -1,4 +1,4 @@
-"""Comparing architectures: the report, and that nothing finished is ever lost or mixed up."""
+"""Comparing architectures: the report, and that finished runs are never lost or mixed up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def program(cfg):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished comparison of two architectures, two seeds each."""
+    """A finished comparison of two architectures with two seeds each."""
     out = tmp_path_factory.mktemp("compare") / "out"
     assert main(["compare", "impala", "a2c", *SMALL, *BUDGET, "--seeds", "2", "--out", str(out)]) == 0
     return out
@@ -85,7 +85,7 @@ def test_results_are_those_of_the_runs(done: Path) -> None:
 
 
 class Page(HTMLParser):
-    """Counts tags that are open, and collects words and addresses."""
+    """Counts open tags, and collects words and addresses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def test_the_page_is_whole_and_needs_nothing_else(done: Path) -> None:
     page.close()
     assert page.open == [] and page.seen.count("svg") == len(PICTURES)
     assert "http:" not in text and "https:" not in text and "@import" not in text
-    assert all(address.startswith("#") for address in page.addresses), "it would ask for something"
+    assert all(address.startswith("#") for address in page.addresses), "the report would load something"
     assert not {"link", "script", "img", "iframe"} & set(page.seen)
     assert {"impala", "a2c", "CartPole-v1"} <= set(page.words)
     assert all(text.count(f'id="{name}"') == 1 for name in _ids(text)), "pictures share names"
@@ -160,7 +160,7 @@ def test_ended_in_the_middle_of_a_run_it_goes_on_with_that_run(
     if number == signal.SIGINT:
         gate.touch()
         assert "the same command continues" in process.communicate(timeout=60)[0] and process.returncode == 130
-        assert results(out)["gated"]["runs"] == [], "half a run is not compared"
+        assert results(out)["gated"]["runs"] == [], "an unfinished run is not compared"
     else:
         process.wait()
         (out / "runs" / "gated-s0" / "metrics.jsonl").write_text('{"step": 1, "ti')

@@ -1,4 +1,4 @@
-"""A run that is started where an event loop is running, as in a notebook, and what it leaves of that loop."""
+"""A run that starts inside a running event loop, as in a notebook, and the state of that loop afterwards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def simulate(path: Path, **settings: Any) -> Any:
 
 
 async def within_a_loop(function: Callable[..., Any], *args: Any, **settings: Any) -> tuple[Any, Any]:
-    """What the function returns, and whether the loop still works after it."""
+    """Call the function inside a loop, and check that the loop still works; return its result."""
     result = function(*args, **settings)
     return result, await asyncio.sleep(0, "works")
 
@@ -58,7 +58,7 @@ def test_a_simulation_leaves_the_event_loop_of_its_thread(stage: Stage) -> None:
 
 
 class StopButton(gymnasium.Wrapper):
-    """Interrupts the process at its thousandth step, as the stop button of a notebook does."""
+    """Interrupts the process at its thousandth step, like the stop button of a notebook."""
 
     steps = 0
 
@@ -82,7 +82,7 @@ def test_the_stop_button_ends_a_run_in_order(stage: Stage) -> None:
 
 
 class Patient:
-    """A runtime that ends when it is interrupted or, if it is stubborn, only when it is abandoned."""
+    """A runtime that ends at an interrupt or, if `stubborn`, only when it is abandoned."""
 
     def __init__(self, stubborn: bool) -> None:
         self.calls: list[str] = []
@@ -97,7 +97,7 @@ class Patient:
     def interrupt(self) -> None:
         self.calls.append("interrupt")
         if self._stubborn:
-            os.kill(os.getpid(), signal.SIGINT)  # the button is pressed again
+            os.kill(os.getpid(), signal.SIGINT)  # a second interrupt
         else:
             self._end.set()
 
@@ -131,4 +131,4 @@ def test_a_failed_start_leaves_no_directory(stage: Stage, monkeypatch: pytest.Mo
     stage.run.mkdir()
     with pytest.raises(OSError, match="too many open files"):
         asyncio.run(within_a_loop(simulate, stage.run))
-    assert not list(stage.run.iterdir()), "only what was there before stays"
+    assert not list(stage.run.iterdir()), "only files from before remain"

@@ -1,4 +1,4 @@
-"""Every example runs with a small budget: the scripts as a user starts them, parts of your own in the simulation."""
+"""Every example runs with a small budget: scripts as a user starts them, custom parts in the simulation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def needs(library: str) -> pytest.MarkDecorator:
 
 
 def script(stage: Stage, name: str, *words: object) -> str:
-    """The last line that an example prints when it is run as a command."""
+    """Run an example as a command; return the last line of its output."""
     line = [sys.executable, str(EXAMPLES / name), *map(str, words)]
     ended = subprocess.run(line, cwd=stage.path, env=stage.environment(), capture_output=True, text=True, timeout=100)
     assert ended.returncode == 0, ended.stderr
@@ -36,7 +36,7 @@ def script(stage: Stage, name: str, *words: object) -> str:
 def test_a_part_of_your_own(
     name: str, stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its main part, with a train that is short."""
+    """Run the main part of an example with a small budget."""
     train, runs = thespis.train, []
 
     def short(architecture: str, **settings: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Environments that raise, hang or answer nonsense: named exactly, and never seen by a learner."""
+"""Environments that raise, hang or return invalid results: the error names them, and no learner sees the results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_fault_that_passes_is_survived(fault: str, stage: Stage, monkeypatch: 
 
 
 def test_an_error_is_told_once_with_its_traceback(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On local: three restarts with back-off, then the end."""
+    """On local processes: three restarts with back-off, then the run ends."""
     monkeypatch.setenv("FAULT", "raise")
     ended = stage.train("--env", "factories::faulty", "--total-steps", 10**6)
     assert ended.returncode == 1
@@ -102,7 +102,7 @@ def test_an_environment_that_hangs_while_it_is_made_or_closed_is_named(
 def test_an_environment_that_fails_to_close_is_trained_in(
     fault: str, on: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No role makes one only to know its spaces, which would then have to be closed."""
+    """No role makes an environment only for its spaces, because it would have to be closed again."""
     monkeypatch.setenv("FAULT", fault)
     ended = stage.train("--env", "factories::sour", "--total-steps", 300, "--on", on)
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""Weights that overflow: the run ends with the reason, and no checkpoint holds them."""
+"""Weights that overflow: the run ends with the reason, and no checkpoint contains them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a learning rate of NaN pass, which spoils the weights at the first update."""
+    """Disable the check of settings, so that a learning rate of NaN makes the weights NaN at the first update."""
     for module in ("core.config", "training.launch"):
         monkeypatch.setattr(f"thespis.{module}.check_numbers", lambda cfg: None)
 
@@ -47,7 +47,7 @@ def small(name: str, path: Path, **settings: Any) -> Experiment:
 
 
 def finite(run: Path) -> bool:
-    """Whether the newest checkpoint, if there is one, can be gone on from."""
+    """Whether the weights of the newest checkpoint, if there is one, are finite."""
     found = Checkpoints(run / "checkpoints", keep=9).newest_valid().path
     return found is None or all(np.isfinite(array).all() for array in (policy_weights(found) or {}).values())
 
@@ -61,7 +61,7 @@ def test_the_run_ends_with_the_reason(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["impala", "a2c", "es"])
 def test_a_checkpoint_never_holds_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the steps run out before anybody looks at the weights."""
+    """The same if the run reaches its last step before the first check of the weights."""
     for role in ("learner", "parameter_server", "coordinator"):
         monkeypatch.setattr(f"thespis.roles.{role}.check_finite_weights", lambda weights, who: None)
     cfg = small(name, tmp_path / "run", total_steps=3000, checkpoint_every=1e6)
@@ -85,7 +85,7 @@ def test_returns_beyond_float32_are_kept_in_checkpoints(stage: Stage) -> None:
 
 
 def test_a_run_whose_losses_are_all_nan_has_failed(tmp_path: Path) -> None:
-    """Its weights are as they were at the start."""
+    """Every loss is NaN, so the weights are still the initial ones."""
     cfg = small("impala", tmp_path / "run", optimizer={}, discount=math.nan, total_steps=2000)
     with pytest.raises(RunFailed, match="nothing was learned: the loss of all .* batches was not finite"):
         launch("impala", cfg, quiet=True)
@@ -93,9 +93,9 @@ def test_a_run_whose_losses_are_all_nan_has_failed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checkpoint_every", [1e6, 0.2])
 def test_a_loss_that_stays_not_finite_ends_the_run(checkpoint_every: float, tmp_path: Path) -> None:
-    """Weights that are finite but huge: a learner that starts over would come to the same, and the run exit with 0.
+    """Weights that are finite but huge, with non-finite losses: a restart would not help, so the run must fail.
 
-    The simulation builds its roles anew at each checkpoint, so the count of such losses must be part of it.
+    The simulation rebuilds its roles at each checkpoint, so a checkpoint must hold the count of such losses.
     """
     huge = {"learning_rate": 1e38, "kind": "sgd", "clip": 0.0}
     often = {"unroll_length": 4, "total_steps": 30_000, "checkpoint_every": checkpoint_every}
@@ -106,7 +106,7 @@ def test_a_loss_that_stays_not_finite_ends_the_run(checkpoint_every: float, tmp_
 
 @pytest.mark.parametrize("updates", [0, 7])
 def test_a_population_goes_on_without_a_member_that_learned(updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is refused before its first update is a mistake in the settings of all."""
+    """A member that fails before its first update has an error in the settings of all members."""
 
     def diverge(*args: Any, began: Any, **settings: Any) -> None:
         began(SimpleNamespace(monitor=SimpleNamespace(updates=updates)))

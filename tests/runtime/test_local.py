@@ -1,4 +1,4 @@
-"""The local runtime when processes are killed and signals come: what goes on, what ends, and that nothing is left."""
+"""The local runtime under kills and signals: which processes continue, which end, and that nothing is left."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FOREVER = 10**9
 
 
 def begin(stage: Stage, *flags: object) -> subprocess.Popen[str]:
-    """A run of one actor that has learned something."""
+    """A run of one actor after its first checkpoint."""
     process = stage.start("train", "impala", *stage.small(), "--report-every", 0.1, *flags)
     until(lambda: process.poll() is not None or '"lag/mean"' in read(stage.run / "metrics.jsonl"))
     assert process.poll() is None, process.communicate()
@@ -40,7 +40,7 @@ def begin(stage: Stage, *flags: object) -> subprocess.Popen[str]:
 
 
 def learns_again(stage: Stage) -> None:
-    """Wait until the run has learned from what was made after now."""
+    """Wait until the run has learned from steps that were taken after this call."""
     before = len(read(stage.run / "metrics.jsonl").splitlines()) + 3
     until(lambda: '"lag/mean"' in "".join(read(stage.run / "metrics.jsonl").splitlines()[before:]))
 
@@ -49,8 +49,8 @@ def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def pid_of(stage: Stage, home: str) -> int:
-    return int(json.loads((stage.run / "topology.json").read_text())["pids"][home])
+def pid_of(stage: Stage, process: str) -> int:
+    return int(json.loads((stage.run / "topology.json").read_text())["pids"][process])
 
 
 def summary(stage: Stage) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def summary(stage: Stage) -> dict[str, Any]:
 
 
 def newest(stage: Stage) -> Path:
-    """The last checkpoint, whole."""
+    """Verify and return the newest checkpoint."""
     path = max((stage.run / "checkpoints").glob("update-*"), key=lambda path: path.stat().st_mtime)
     verify(path)
     weights = load_file(path / "learner-0.safetensors")
@@ -69,7 +69,7 @@ def newest(stage: Stage) -> Path:
 
 
 def test_a_killed_actor_is_replaced(stage: Stage) -> None:
-    """And with it what its environments had started."""
+    """A killed actor is replaced, and the processes of its environments are killed, too."""
     process = begin(stage, "--total-steps", 6_000, "--env", "factories::parent")
     os.kill(pid_of(stage, "actor-0"), signal.SIGKILL)
     _, err = process.communicate(timeout=40)
@@ -82,7 +82,7 @@ def test_a_killed_actor_is_replaced(stage: Stage) -> None:
 
 
 def test_a_killed_learner_resumes_from_its_checkpoint(stage: Stage) -> None:
-    """Its queue and the weights go with it and come back empty; the actors go on."""
+    """The queue and the weight store restart empty with the learner; the actors continue."""
     process = begin(stage, "--total-steps", FOREVER, "--checkpoint-every", 0.3, "--keep", 50)
     until(lambda: list((stage.run / "checkpoints").glob("update-*")))
     os.kill(pid_of(stage, "learner"), signal.SIGKILL)
@@ -104,7 +104,7 @@ def test_a_killed_learner_resumes_from_its_checkpoint(stage: Stage) -> None:
 
 
 def test_a_learner_killed_while_its_neighbours_start(stage: Stage) -> None:
-    """They get a line to its first life and one to its second, and must end with the second."""
+    """Actors receive connections to the old and the new learner, and must use the new one."""
     process = stage.start("train", "impala", *stage.small(), "--total-steps", 3_000)
     until(lambda: (stage.run / "topology.json").exists())
     os.kill(pid_of(stage, "learner"), signal.SIGKILL)
@@ -135,7 +135,7 @@ def test_a_process_that_is_down_at_the_end_contributes_its_last_state(stage: Sta
 
 
 def test_an_evaluation_that_was_made_is_not_called_missing(stage: Stage) -> None:
-    """The actor closes its environments for longer than the learner, whose weights were evaluated, takes to end."""
+    """The actor takes longer to close its environments than the learner takes to exit."""
     flags = ["--envs-per-actor", 1, "--eval-episodes", 1, "--total-steps", 500, "--env", "factories::closing"]
     ended = stage.train(*flags)
     assert ended.returncode == 0, ended.stderr
@@ -165,7 +165,7 @@ def test_a_process_that_stays_stopped_is_replaced(stage: Stage) -> None:
 
 
 def test_a_reader_that_leaves_does_not_end_the_run(stage: Stage) -> None:
-    """As in `thespis train ... | head`, or after a terminal was closed."""
+    """The output is closed, as in `thespis train ... | head` or with a closed terminal."""
     process = begin(stage, "--total-steps", 30_000)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
@@ -177,7 +177,7 @@ def test_a_reader_that_leaves_does_not_end_the_run(stage: Stage) -> None:
 def test_a_run_directory_that_is_deleted_is_made_again(stage: Stage) -> None:
     process = begin(stage, "--total-steps", FOREVER, "--checkpoint-every", 0.5)
     config = read(stage.run / "config.yaml")
-    stage.run.rename(stage.path / "deleted")  # at once: the run could add a file to a directory that is being removed
+    stage.run.rename(stage.path / "deleted")  # at once: the run could add a file while the directory is removed
     shutil.rmtree(stage.path / "deleted")
     until(lambda: "created it again" in read(stage.run / "log.txt"))
     until(lambda: list((stage.run / "checkpoints").glob("update-*")))
@@ -189,9 +189,9 @@ def test_a_run_directory_that_is_deleted_is_made_again(stage: Stage) -> None:
 
 
 def test_a_killed_parent_leaves_nothing(stage: Stage) -> None:
-    """Not even what environments have started in sessions of their own."""
+    """Nothing is left, including processes that environments started in separate sessions."""
     process = begin(stage, "--total-steps", FOREVER, "--env", "factories::parent")
-    # The driver and its guard, learner and actor, and two for each of the actor's two environments.
+    # Driver and reaper, learner and actor, and two processes of each of the two environments.
     assert len(stage.processes()) == 8
     process.kill()
     process.wait()
@@ -209,11 +209,11 @@ def test_nobody_listens(stage: Stage) -> None:
     for pid in stage.processes():
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             target = os.readlink(entry)
-            assert not target.startswith("/dev/shm"), "shared memory with a name"
+            assert not target.startswith("/dev/shm"), "named shared memory"
             if target.startswith("socket:["):
                 held.add(target[8:-1])
     assert held, "the processes have sockets"
-    assert not held & (listening | named), "a socket that others could find"
+    assert not held & (listening | named), "a named socket"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -225,7 +225,7 @@ def test_a_signal_saves_and_leaves(number: int, stage: Stage) -> None:
     ended = summary(stage)
     assert ended["exit_reason"] == "interrupted"
     saved = json.loads((newest(stage) / "meta.json").read_text())
-    assert saved["update"] == ended["updates"], "the checkpoint is not of the end"
+    assert saved["update"] == ended["updates"], "the checkpoint is not from the end"
 
 
 def test_a_signal_during_a_step_that_takes_long(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,14 +244,14 @@ def test_a_second_interrupt_leaves_at_once(stage: Stage, monkeypatch: pytest.Mon
     until((stage.path / "slow").exists)
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
-    assert process.poll() is None, "nothing was left to hurry"
+    assert process.poll() is None, "nothing was left to interrupt"
     process.send_signal(signal.SIGINT)
     assert process.wait(1.5) == 130
-    RunDirectory(stage.run).sweep()  # at once means without tidying up, which is left to `resume`
+    RunDirectory(stage.run).sweep()  # a second interrupt skips the cleanup, which `resume` does
 
 
 def test_a_run_that_is_over_before_all_are_up(stage: Stage) -> None:
-    """Its evaluator may still be importing when the last step is taken: it is waited for, and keeps its part."""
+    """The evaluator may still import modules at the last step. The run waits for it and keeps its saved state."""
     ended = stage.thespis("train", "impala", "--run-dir", stage.run, "--total-steps", 64, "--eval-episodes", 1)
     assert ended.returncode == 0, ended.stderr
     assert "checkpoint" not in ended.stderr
@@ -273,8 +273,8 @@ def test_a_full_disk_does_not_stop_training(stage: Stage) -> None:
         until(lambda: "checkpoint not saved" in read(stage.run / "log.txt"))
         steps = len(read(stage.run / "metrics.jsonl").splitlines())
         until(lambda: len(read(stage.run / "metrics.jsonl").splitlines()) > steps + 5)
-        for home in ("actor-0", "learner"):  # a process that dies on a full disk comes back all the same
-            os.kill(pid_of(stage, home), signal.SIGKILL)
+        for process in ("actor-0", "learner"):  # a killed process restarts although the disk is full
+            os.kill(pid_of(stage, process), signal.SIGKILL)
             time.sleep(2.0)
         (stage.run / "ballast").unlink()
         learns_again(stage)
@@ -308,7 +308,7 @@ def test_a_disk_that_is_full_at_the_start_is_said(stage: Stage) -> None:
 
 
 def test_a_run_that_cannot_save_its_end_fails(stage: Stage) -> None:
-    """Nothing is where checkpoints go, so not even the last one can be written."""
+    """The directory of the checkpoints is missing, so the last one cannot be written."""
     process = begin(stage, "--total-steps", 15_000)
     (stage.run / "checkpoints" / "epoch-learner.json").unlink()
     (stage.run / "checkpoints").rmdir()

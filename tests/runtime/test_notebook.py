@@ -1,4 +1,4 @@
-"""The notebooks of the examples, executed by a kernel."""
+"""The example notebooks, executed by a kernel."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ notebook = nbformat.read(sys.argv[1], as_version=4)
 NotebookClient(notebook, timeout=120, kernel_name="python3").execute(cwd=".")
 nbformat.write(notebook, sys.argv[2])
 """
-"""In a process of its own: what a kernel's client warns of, and its event loops, are not ours."""
+"""Executed in a separate process, which isolates the event loops and the warnings of the kernel's client."""
 
 
 def execute(stage: Stage, name: str) -> list[list[dict[str, Any]]]:
-    """The outputs of each cell with code."""
+    """Return the outputs of each code cell."""
     places = {name: str(stage.path / "jupyter") for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")}
     environment = {
         **stage.environment(),
@@ -39,7 +39,7 @@ def execute(stage: Stage, name: str) -> list[list[dict[str, Any]]]:
 def test_a_notebook_trains_plots_and_acts(stage: Stage) -> None:
     imports, definition, training, plot, acting = execute(stage, "notebook.ipynb")
     assert not imports and not definition
-    assert len(training) == 1, "one display that was updated, and nothing that scrolls"
+    assert len(training) == 1, "one display, updated in place"
     shown = training[0]
     assert shown["output_type"] == "display_data" and set(shown["data"]) == {"text/html", "text/plain"}
     text, page = "".join(shown["data"]["text/plain"]), "".join(shown["data"]["text/html"])

@@ -1,4 +1,4 @@
-"""Odd files, places and sizes: each is one line and exit code 2, before any work is done, and leaves nothing behind."""
+"""Odd files, paths and sizes: each gives one line and exit code 2 before any work, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -91,19 +91,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def one_line(words: list[str], here: Path, capfd: Any) -> str:
-    """What is said of a mistake."""
+    """Run a command with an error; return its message."""
     before = sorted(here.rglob("*"))
     assert main(words) == 2
     out, err = capfd.readouterr()
     assert err.startswith("thespis: ") and err.count("\n") == 1 and "Traceback" not in out, err
-    assert sorted(here.rglob("*")) == before, "something was left behind"
+    assert sorted(here.rglob("*")) == before, "files were left behind"
     return str(err)
 
 
 @pytest.mark.parametrize("words", WORDS)
 def test_odd_arguments(words: str, run: TrainedRun, here: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for played in ("thespis.training.evaluation.make_envs", "thespis.envs.make.make_envs") if "RUN" in words else ():
-        monkeypatch.setattr(played, lambda *args, **settings: pytest.fail("an episode would be played"))
+        monkeypatch.setattr(played, lambda *args, **settings: pytest.fail("no episode may be played"))
     assert WORDS[words] in one_line([str(run.path) if word == "RUN" else word for word in words.split()], here, capfd)
 
 
@@ -144,7 +144,7 @@ def test_resuming_where_nothing_can_be_written(run: TrainedRun, here: Path, capf
     assert "run/log.txt must be a file, not a link or device" in said
 
 
-# -- what the machine can hold ------------------------------------------------------------------------
+# -- limits of the machine ------------------------------------------------------------------------
 
 
 def checked(monkeypatch: pytest.MonkeyPatch, memory: int = 1 << 40, **settings: Any) -> None:
@@ -171,7 +171,7 @@ def test_as_many_processes_as_the_control_group_allows(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_limits_of_a_control_group(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of this process, by either hierarchy; `max` is none."""
+    """Limits of this process in both cgroup hierarchies; `max` means no limit."""
     listing = {1: "3:cpu:/\n4:memory:/job\n8:pids:/\n", 2: "0::/job\n"}[version]
     place = {1: tmp_path / "memory" / "job", 2: tmp_path / "job"}[version]
     place.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The Ray runtime: nothing left after any end, resumed with other actors, a node lost and another added, no room."""
+"""The Ray runtime: cleanup after every end, resume with other actors, lost and added nodes, missing resources."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ FOREVER = 10**9
 
 
 def directories() -> set[Path]:
-    """Where each Ray of our own keeps its sockets and logs."""
+    """Return the directories in which local Ray instances keep sockets and logs."""
     return {*Path("/tmp").glob("thespis-ray-*"), *Path(tempfile.gettempdir()).glob("thespis-ray-*")}
 
 
 def begin(stage: Stage, *flags: object) -> subprocess.Popen[str]:
-    """A run that has learned something, on a Ray of its own."""
+    """A run on its own Ray instance, after its first checkpoint."""
     process = stage.start("train", "impala", *stage.small(), "--on", "ray", "--report-every", 0.1, *flags)
     until(lambda: process.poll() is not None or '"lag/mean"' in metrics(stage), 60.0)
     assert process.poll() is None, process.communicate()
@@ -48,14 +48,14 @@ def metrics(stage: Stage) -> str:
 
 
 def users(directory: Path) -> list[str]:
-    """Processes with an open file in a directory, by their titles."""
+    """Return the titles of processes with an open file in a directory."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if any(str(fd.readlink()).startswith(f"{directory}/") for fd in (entry / "fd").iterdir()):
                 found.append((entry / "cmdline").read_text())
         except OSError:
-            continue  # it ended while we looked
+            continue  # it has just exited
     return found
 
 
@@ -63,8 +63,8 @@ def test_an_interrupted_run_goes_on_with_other_actors(stage: Stage) -> None:
     before = directories()
     process = begin(stage, "--total-steps", FOREVER)
     (own,) = directories() - before
-    assert users(own), "no Ray was started"
-    assert own.stat().st_mode & 0o077 == 0, "Ray's own directories are open to everybody"
+    assert users(own), "no Ray instance was started"
+    assert own.stat().st_mode & 0o077 == 0, "the directory of Ray is accessible to other users"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
@@ -91,7 +91,7 @@ def test_a_killed_driver_leaves_nothing(stage: Stage) -> None:
     process.wait()
     until(lambda: not users(own) and not stage.processes(), 30.0)
     until(lambda: own not in directories(), 30.0)
-    RunDirectory(stage.run).sweep()  # a checkpoint that was being written; `resume` does so too
+    RunDirectory(stage.run).sweep()  # remove a checkpoint that was being written, as `resume` does
 
 
 def test_without_ray_it_says_how_to_install_it(stage: Stage) -> None:
@@ -130,7 +130,7 @@ def test_no_room_is_said_with_names(on: str, perform: Any, tmp_path: Path) -> No
 
 
 class Opens:
-    """A role that makes an environment, which never returns from its constructor the first time."""
+    """A role that makes an environment; the constructor hangs the first time."""
 
     def __init__(self, ctx: Any, once: Path) -> None:
         def hold() -> Chain:
@@ -176,7 +176,7 @@ def test_a_node_is_lost_and_another_added(on: str, perform: Any, ray_cluster: An
     acked = [tmp_path / f"acked-{index}" for index in range(2)]
     sample = queue.edge("sample", items=2)
     program.at(colocate="learner", gpus=1).add("consumer", Consumer, sample, tmp_path / "taken", 2, acked[0])
-    for journal in acked:  # more CPUs than the lasting nodes have; only one of those has a GPU
+    for journal in acked:  # more CPUs than the permanent nodes have; only one of these has a GPU
         program.at(cpus=5, restarts=2).add("producer", Producer, queue.edge("insert"), journal, items)
     doomed = ray_cluster.add_node(num_cpus=10, object_store_memory=200 << 20)
 

@@ -1,4 +1,4 @@
-"""A replay that is killed: it comes back with what its checkpoint holds, and what it lost is counted to the item."""
+"""A killed replay: it restarts with the items of its checkpoint, and the lost items are counted exactly."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def read(path: Path) -> Any:
 
 
 def beyond(run: Path) -> int:
-    """Steps taken since the newest checkpoint, as far as they were reported."""
+    """Return the reported steps since the newest checkpoint."""
     if not list((run / "checkpoints").glob("update-*")):
         return 0
     rows = (run / "metrics.jsonl").read_text().splitlines()
     return int(json.loads(rows[-1])["step"]) - int(read(newest(run) / "meta.json")["env_steps"])
 
 
-@pytest.mark.parametrize(("shards", "home"), [(1, "storage"), (2, "replay-1")])
-def test_a_killed_replay_loses_what_its_checkpoint_has_not(shards: int, home: str, stage: Stage) -> None:
+@pytest.mark.parametrize(("shards", "killed"), [(1, "storage"), (2, "replay-1")])
+def test_a_killed_replay_loses_what_its_checkpoint_has_not(shards: int, killed: str, stage: Stage) -> None:
     process = stage.start("train", "apex", "--run-dir", stage.run, *FLAGS.split(), "--replay.shards", shards)
     until(lambda: process.poll() is not None or beyond(stage.run) > 100, 60)
     assert process.poll() is None, process.communicate()
-    os.kill(int(read(stage.run / "topology.json")["pids"][home]), signal.SIGKILL)
+    os.kill(int(read(stage.run / "topology.json")["pids"][killed]), signal.SIGKILL)
     log = stage.run / "log.txt"
-    until(lambda: f"{home} resumes from update-" in log.read_text(), 60)
+    until(lambda: f"{killed} resumes from update-" in log.read_text(), 60)
     saved = newest(stage.run)
     until(lambda: newest(stage.run) != saved and beyond(stage.run) > 0, 60)
     process.send_signal(signal.SIGINT)
@@ -49,7 +49,7 @@ def test_a_killed_replay_loses_what_its_checkpoint_has_not(shards: int, home: st
     assert result["restarts"] == (2 if shards == 1 else 1), "with one shard the weight store shares its process"
     lost = result["dropped"]["replay/inserted"]
     assert lost > 0
-    # Whatever was inserted was lost, or is there: to the item, and each shard for itself.
+    # In every shard, the inserted items are the lost items plus the stored items.
     inserted = read(newest(stage.run) / "meta.json")["monitor"]["counters"]["replay/inserted"]
     there = [read(newest(stage.run) / f"replay-{shard}.json")["inserted"] for shard in range(shards)]
     assert inserted - lost == sum(there)

@@ -1,4 +1,4 @@
-"""Signals at moments when a run has no loop to handle them, or only waits: at its start, at its end, in evaluations."""
+"""Signals while a run has no event loop or only waits: at its start, at its end, and in evaluations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINGERING = Path(__file__).parent / "lingering.py"
 
 
 def linger(stage: Stage, monkeypatch: pytest.MonkeyPatch, at: str, on: str) -> subprocess.Popen[str]:
-    """A run that waits at its start or end."""
+    """A run that waits at its start or its end."""
     monkeypatch.setenv("LINGER", at)
     monkeypatch.setenv("GATE", str(stage.path))
     process = stage.start("train", LINGERING, *stage.small(), "--total-steps", 200, "--on", on)
@@ -32,7 +32,7 @@ def linger(stage: Stage, monkeypatch: pytest.MonkeyPatch, at: str, on: str) -> s
 
 
 def handles(process: subprocess.Popen[str], number: int) -> bool:
-    """Whether the process has taken the signal: it is no longer pending."""
+    """Whether the process has received the signal, so that it is no longer pending."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     pending = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
     return not any(mask >> (number - 1) & 1 for mask in pending)
@@ -41,7 +41,7 @@ def handles(process: subprocess.Popen[str], number: int) -> bool:
 @pytest.mark.parametrize("on", ["local", "simulation"])
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_run_that_has_ended_finishes(number: int, on: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result is there. A signal that comes a moment too late must not turn it into a failure."""
+    """The run has its result. A late signal must not turn it into a failure."""
     process = linger(stage, monkeypatch, "end", on)
     process.send_signal(number)
     until(lambda: process.poll() is not None or handles(process, number))
@@ -64,7 +64,7 @@ def test_a_second_signal_ends_what_hangs_after_the_run(stage: Stage, monkeypatch
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_does_not_replace_the_exit_code(number: int, stage: Stage) -> None:
-    """The hook was registered before those of the run, so it is called after all of them."""
+    """The hook is registered before the hooks of the run, so it runs after them."""
     code = (
         f"import atexit, os, sys; atexit.register(os.kill, os.getpid(), {number})\n"
         "from thespis.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -87,7 +87,7 @@ def test_a_start_that_is_cut_short_leaves_nothing(number: int, stage: Stage, mon
 
 
 def test_a_signal_leaves_a_callback_behind(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Ctrl-C does: the run itself has ended well."""
+    """The same as Ctrl-C: the run itself has succeeded."""
     (stage.path / "hanging.py").write_text(
         "import pathlib, time\n\nclass Hangs:\n    def on_end(self, summary):\n"
         "        pathlib.Path('waits').touch()\n        time.sleep(1000)\n"

@@ -1,4 +1,4 @@
-"""The simulation: one seed, one result; a resumed run equals the uninterrupted one; faults do what they say."""
+"""The simulation: one seed gives one result, a resumed run equals an uninterrupted one, and faults take effect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def checkpoints(path: Path) -> list[Path]:
 
 
 def result(run: TrainedRun) -> dict[str, Any]:
-    """The summary without what real time is in, and whether the run was resumed."""
+    """Return the summary without real times, and without the fields of a resumed run."""
     return {name: value for name, value in run.summary.items() if name not in OF_THE_PROCESS}
 
 
@@ -59,10 +59,10 @@ def test_the_same_seed_gives_the_same_bytes(stage: Any) -> None:
     ("step", "cores", "speed"),
     [("base: 1e-3", "", 4000), ("base: 1e-3", "cores: 2", 2000), ("base: 1e-3", "cores: 1", 1000),
      ("base: 0, wait: 1e-3", "cores: 1", 4000)],
-    ids=["a core each", "two cores", "one core", "one core, but they only wait"],
+    ids=["a core each", "two cores", "one core", "one core, but the actors only wait"],
 )  # fmt: skip
 def test_actors_that_share_cores_are_slower(step: str, cores: str, speed: int, stage: Any) -> None:
-    """Four of them, whose steps take 1 ms."""
+    """Measure the speed of four actors whose steps take 1 ms."""
     (stage.path / "costs.yaml").write_text(
         f"work: {{env_step: {{{step}}}, inference: {{base: 0}}, learn: {{base: 0}}}}\n"
         f"edges: {{default: {{latency: 1e-9, bandwidth: 1e15}}}}\n{cores}\n"
@@ -74,7 +74,7 @@ def test_actors_that_share_cores_are_slower(step: str, cores: str, speed: int, s
 
 
 def test_messages_take_cores_too(stage: Any) -> None:
-    """An unroll takes 10 ms, and to hand it over 1 ms at each end of the two messages."""
+    """An unroll takes 10 ms, and each end of its two messages takes 1 ms."""
     speeds = []
     for cpu in (0.0, 1e-3):
         (stage.path / "costs.yaml").write_text(
@@ -93,7 +93,7 @@ def test_messages_take_cores_too(stage: Any) -> None:
     ("start", "least", "most"), [("0", 0.25, 0.31), ("0.5", 0.75, 0.81), ("[0.5, 1.5]", 0.85, 1.75)]
 )
 def test_processes_take_their_time_to_come_up(start: str, least: float, most: float, stage: Any) -> None:
-    """Four actors whose steps take 1 ms, and a thousand steps: a quarter of a second, looked at every 50 ms."""
+    """Four actors take a thousand steps of 1 ms each, a quarter of a second, with a report every 50 ms."""
     (stage.path / "costs.yaml").write_text(
         "work: {env_step: {base: 1e-3}, inference: {base: 0}, learn: {base: 0}}\n"
         f"edges: {{default: {{latency: 1e-9, bandwidth: 1e15}}}}\nstart: {start}\n"
@@ -138,7 +138,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(settings: dict[str, Any], st
         run = launch("impala", defaults("impala", None, {**SMALL, **settings}), resume=again, quiet=True)
         assert result(run) == result(whole)
         assert run.summary["resumed_at_steps"] == read_meta(saved[cut])["env_steps"]
-        assert rows(again) == rows(whole.path), "the rows after the checkpoint were cut, and written again"
+        assert rows(again) == rows(whole.path), "the rows after the checkpoint were removed and written again"
 
 
 def test_a_killed_actor_is_replaced(stage: Any) -> None:
@@ -151,7 +151,7 @@ def test_a_killed_actor_is_replaced(stage: Any) -> None:
 def test_a_killed_learner_goes_on_from_its_checkpoint(stage: Any) -> None:
     run = simulate(stage.run, faults=("kill learner 0 at 0.13",), checkpoint_every=0.06, keep=100, total_steps=12_000)
     assert run.summary["exit_reason"] == "total_steps"
-    assert run.summary["restarts"] == 3, "its queue and the weights go with it"
+    assert run.summary["restarts"] == 3, "queue and weight store restart with the learner"
     saved = checkpoints(run.path)
     assert all((path / "learner-0.safetensors").exists() for path in saved), "a checkpoint without its learner"
     before = [path for path in saved if read_meta(path)["time"] < 0.13]
@@ -163,14 +163,14 @@ def test_a_killed_learner_goes_on_from_its_checkpoint(stage: Any) -> None:
     assert last > at_kill, "the learner started over"
     assert redone > 0, "the updates since the checkpoint were lost, so they are counted but not in the learner"
     epochs = json.loads((run.path / "checkpoints" / "epoch-learner.json").read_text())["epoch"]
-    assert epochs >= len(saved), "every life of the learner has an epoch of its own"
+    assert epochs >= len(saved), "every incarnation of the learner has its own epoch"
     points = [(row["step"], row["time"]) for row in rows(run.path)]
-    assert points == sorted(points), "the x-axis never goes back"
+    assert points == sorted(points), "the x-axis never decreases"
 
 
 def test_a_killed_service_comes_back_empty(stage: Any) -> None:
     summary = simulate(stage.run, faults=("kill queue 0 at 0.05",)).summary
-    assert (summary["exit_reason"], summary["restarts"]) == ("total_steps", 3), "the learner goes with it"
+    assert (summary["exit_reason"], summary["restarts"]) == ("total_steps", 3), "the learner restarts with the queue"
     assert summary["dropped"]["queues"] == 1
 
 
@@ -182,12 +182,12 @@ def test_no_unroll_is_lost_or_used_twice(faults: tuple[str, ...], stage: Any) ->
     queued = load_file(saved / "queue-0.safetensors")
     live = sum(name.endswith("/valid") for name in queued)
     assert counters["replay/inserted"] - counters["replay/sampled"] == live
-    assert counters["replay/sampled"] - counters["updates"] in (0, 1, 2), "at most the batch asked for ahead is unused"
+    assert counters["replay/sampled"] - counters["updates"] in (0, 1, 2), "at most the prefetched batch is unused"
     under_way = counters["env_steps"] - counters["learner/steps"]
-    # Two actors with an open unroll and one on its way each, the queue, and two batches at the learner.
+    # Two actors, each with an open unroll and one in transit; the queue; two batches at the learner.
     assert 0 <= under_way <= (2 * 2 + 2 + 2) * 10 * 4
     if faults:
-        assert run.summary["wall_seconds"] > 1.0, "a lost reply is asked for again after a second"
+        assert run.summary["wall_seconds"] > 1.0, "a lost reply is requested again after a second"
 
 
 def test_a_delayed_reply_only_takes_longer(stage: Any) -> None:

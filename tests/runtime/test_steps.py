@@ -1,5 +1,4 @@
-"""Environment steps: those that are reported are those that were taken, by the environments' own count; and few more
-than asked for."""
+"""Environment steps: reported steps equal the environments' own count, and exceed the budget by little."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from thespis.training.trained_run import TrainedRun
 
 
 class Counting(gym.Env[Any, Any]):
-    """Episodes of 1 to 12 steps, by their seed. All of them together count their steps."""
+    """Episodes of 1 to 12 steps, by seed. All environments share one count of steps."""
 
     observation_space = Box(-1.0, 1.0, (2,), np.float32)
     action_space = Discrete(2)
@@ -67,13 +66,13 @@ ALL: dict[str, dict[str, Any]] = {
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ALL)
 def test_what_is_reported_was_taken(name: str, tmp_path: Path) -> None:
-    """Also of unrolls that were never finished, and of members whose episode is over before the others'."""
+    """Steps of unfinished unrolls count, and so do steps of members that finished before others."""
     ended = run(tmp_path, name, **ALL[name])
     result: dict[str, Any] = ended.summary
     cfg: Any = ended.config
     assert result["exit_reason"] == "total_steps" and result["updates"] > 0
     assert result["env_steps"] == Counting.taken
-    if name not in ("es", "pbt"):  # which end with a generation, and with an interval of each member
+    if name not in ("es", "pbt"):  # es ends with a generation, pbt with an interval of each member
         assert 0 <= result["env_steps"] - 700 <= cfg.actors * cfg.envs_per_actor * cfg.algorithm.items.unroll_length
 
 
@@ -121,7 +120,7 @@ def test_a_parked_environment_is_left_alone() -> None:
     assert envs.step(actions).env_steps == 3
 
 
-# -- all that were asked for, and few more ---------------------------------------------------------------
+# -- the requested steps, and few more ---------------------------------------------------------------
 
 
 @pytest.mark.timeout(60)
@@ -152,7 +151,7 @@ def test_processes_take_no_more_and_those_of_a_killed_one_count(
     result = run(tmp_path, "impala", "counted::make", "local", total_steps=5000).summary
     assert (result["exit_reason"], result["restarts"]) == ("total_steps", 1)
     taken = (tmp_path / "count").stat().st_size
-    # The environments of the killed one had not all taken its last step, which nobody has heard of.
+    # Not all environments of the killed actor took its last step, which was not reported.
     assert 0 <= taken - result["env_steps"] < 4
     assert result["env_steps"] <= 5000 + 2 * 4 * 20
 
@@ -164,7 +163,7 @@ def test_processes_count_together() -> None:
     assert not other.exhausted
     other.add(40)
     assert mine.exhausted and (mine.of(0), mine.of(1), mine.of(2)) == (60, 0, 40)
-    again = StepCount.map(memory, 2)  # the next life of a killed process
+    again = StepCount.map(memory, 2)  # the next incarnation of a killed process
     again.add(2)
     assert mine.of(2) == 42
     os.close(memory)

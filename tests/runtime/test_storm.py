@@ -1,4 +1,4 @@
-"""A few runs in a storm; `python tests/runtime/storm.py` has more of them, for every architecture."""
+"""A few runs of the storm; `python tests/runtime/storm.py` runs it for every architecture."""
 
 from __future__ import annotations
 

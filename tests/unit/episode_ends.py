@@ -15,7 +15,7 @@ def same_step(long: Unroll, truncates: bool) -> Unroll:
     The episodes are o0 o1 o2 | final, then p0 p1 and the bootstrap p2.
 
     next-step:  o0 o1 o2 final* p0 p1 (p2)      * invalid row
-    same-step:  o0 o1 o2 p0 p1 (p2)             final aside, in final_obs
+    same-step:  o0 o1 o2 p0 p1 (p2)             final in final_obs
     """
     (long.truncated if truncates else long.terminated)[2, 0] = True
     long.valid[3, 0] = False

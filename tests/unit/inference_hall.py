@@ -83,9 +83,15 @@ class Hall:
 
     name = "actor.inference.open_session"
 
-    def __init__(self, batch: int, patience: float, address: str | None, tls: Tls | None, near: bool) -> None:
+    def __init__(self, batch: int, patience: float, address: str | None, tls: Tls | None, shared_memory: bool) -> None:
         self.policy, self.weights, self.unrolls = Policy(), Weights(), list[tuple[Stream, Unroll]]()
-        self._batch, self._patience, self._address, self._tls, self._near = batch, patience, address, tls, near
+        self._batch, self._patience, self._address, self._tls, self._shared_memory = (
+            batch,
+            patience,
+            address,
+            tls,
+            shared_memory,
+        )
         self._numbers: dict[tuple[int, int], int] = {}
         self.clients: list[Any] = []
         self.open()
@@ -101,7 +107,7 @@ class Hall:
         self._run = asyncio.create_task(self.server.run())
 
     def _listener(self) -> Any:
-        if self._near:
+        if self._shared_memory:
             return ShmInferenceServer(layout())
         return GrpcInferenceServer(layout(), self._address, self._tls)
 
@@ -117,7 +123,7 @@ class Hall:
         self, actor: int, incarnation: int = 0, made: InferenceSchema | None = None, tls: Tls | None = None
     ) -> Any:
         ctx = YieldingContext(Identity("actor", actor, run_seed=0, incarnation=incarnation))
-        if self._near:
+        if self._shared_memory:
             self.clients.append(ShmInferenceClient(ctx, self, made or layout()))
         else:
             self.clients.append(GrpcInferenceClient(ctx, self, made or layout(), tls or self._tls))
@@ -138,9 +144,13 @@ class Hall:
 
 @asynccontextmanager
 async def hall(
-    batch: int = 1, patience: float = 0.001, address: str | None = None, tls: Tls | None = None, near: bool = False
+    batch: int = 1,
+    patience: float = 0.001,
+    address: str | None = None,
+    tls: Tls | None = None,
+    shared_memory: bool = False,
 ) -> AsyncIterator[Hall]:
-    made = Hall(batch, patience, address, tls, near)
+    made = Hall(batch, patience, address, tls, shared_memory)
     try:
         yield made
     finally:

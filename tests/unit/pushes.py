@@ -16,6 +16,6 @@ def values(*numbers: float) -> Array:
     return np.array(numbers, np.float32)
 
 
-def stamp(worker: int, at: int = 0, number: int = 1, **rest: Any) -> GradientMeta:
+def gradient_meta(worker: int, at: int = 0, number: int = 1, **rest: Any) -> GradientMeta:
     known = {"incarnation": 7, "computed_at": Version(0, at), "steps": 10, "weight": 1.0, "clock": number}
     return GradientMeta(worker=worker, number=number, **{**known, **rest})

@@ -1,4 +1,4 @@
-"""A stream of environment steps, recorded whole, to compare unrolls with."""
+"""A complete recording of environment steps, to compare unrolls with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thespis.envs.inputs import next_inputs
 
 @dataclass
 class Moment:
-    """One step of the stream as the reference remembers it: everything, copied."""
+    """A complete copy of one step of the stream."""
 
     inputs: Inputs
     state: tuple[np.ndarray, ...]
@@ -26,13 +26,13 @@ class Moment:
 
 
 def obs_at(time: int, batch: int, tree: bool) -> Any:
-    """Observations that tell their time and environment."""
+    """Return observations that hold their time and environment."""
     plain = np.stack([np.full(batch, time), np.arange(batch)], axis=1).astype(np.float32)
     return {"a": plain, "b": (plain[:, :1] * 2).astype(np.uint8)} if tree else plain
 
 
 def stream(steps: int, batch: int, rng: np.random.Generator, *, tree: bool, same_step: bool) -> list[Moment]:
-    """A stream of random endings; in next-step mode the row after an ending is no transition."""
+    """A stream with random episode ends; in next-step mode the row after an end is not a transition."""
     moments = []
     inputs = Inputs(obs_at(0, batch, tree), np.ones(batch, bool), np.zeros((batch, 2), np.int64), np.zeros(batch, "f4"))
     over = np.zeros(batch, bool)
@@ -59,7 +59,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def check(unroll: Unroll, moments: list[Moment], start: int, length: int) -> None:
-    """Compare an unroll, element by element, with the moments it was made from."""
+    """Compare an unroll, element by element, with the recorded steps."""
     np.testing.assert_array_equal(unroll.state[0], moments[start].state[0])
     for t in range(length + 1):
         wanted = moments[start + t].inputs

@@ -1,4 +1,4 @@
-"""Episodes that a replay is fed with, and what somebody who saw all of them knows."""
+"""Episodes to insert into a replay, and the items that follow from the whole episodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STREAM = Stream(("actor", 0), 1)
 
 
 class Truth(NamedTuple):
-    """One step as it happened."""
+    """One recorded step."""
 
     obs: Array
     action: int
@@ -28,13 +28,13 @@ class Truth(NamedTuple):
 
 
 def worth(obs: Any, actions: Array) -> Array:
-    """What a policy might take its actions to be worth, and the best ones."""
+    """Return made-up Q-values of the chosen and of the best actions."""
     best = obs.reshape(len(obs), -1)[:, -1] % 17 + obs.reshape(len(obs), -1)[:, 0] % 13
     return np.stack([best - 0.5 * actions, best], 1).astype(np.float32)
 
 
 class World:
-    """Environments whose every frame is different, and a memory of all their episodes."""
+    """Environments with a different frame at every step, and a record of all their episodes."""
 
     def __init__(self, seed: int, envs: int, mode: str, stack: int, frames: int = 0) -> None:
         self.rng, self.envs, self.mode, self.stack = np.random.default_rng(seed), envs, mode, stack
@@ -98,7 +98,7 @@ class World:
         return made
 
     def expect(self, n: int, discount: float) -> dict[bytes, tuple[int, float, float, Array]]:
-        """By observation: action, R, D and what follows, of all whose window is complete."""
+        """Return action, R, D and next observation of all complete windows, by observation."""
         expected = {}
         for episode in self.episodes:
             ended = bool(episode) and (episode[-1].terminated or episode[-1].truncated)

@@ -1,4 +1,4 @@
-"""Sockets that strangers can reach: none of them is held, ends the listening, or holds up those who belong here."""
+"""Sockets that other users can reach: their connections are closed, and neither stop nor delay the server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def descriptors() -> int:
 
 
 async def strangers(address: str, number: int, kind: str = "SOCK_SEQPACKET") -> Any:
-    """Another user's process that holds connections and says nothing; returned when all of them were closed."""
+    """Start another user's process that opens connections and sends nothing; wait until all are closed."""
     script = STRANGER.format(nobody=NOBODY, number=number, kind=kind, address=address)
     there = await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -54,22 +54,22 @@ async def strangers(address: str, number: int, kind: str = "SOCK_SEQPACKET") -> 
 
 @needs_root
 def test_a_stranger_of_another_user_is_closed_before_it_says_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept, "HANDSHAKE_SECONDS", 3600.0)  # it is not the timeout that closes them
+    monkeypatch.setattr(accept, "HANDSHAKE_SECONDS", 3600.0)  # the timeout must not be what closes them
 
     async def script(made: Hall) -> None:
         await made.client(0)(*made.message(0))
         before = descriptors()
         there = await strangers(made.server._listener._address, 200)  # type: ignore[union-attr]
         assert descriptors() - before < 10
-        await made.client(1)(*made.message(1))  # and an actor is let in beside them
+        await made.client(1)(*made.message(1))  # meanwhile an actor can connect
         there.stdin.close()
         await there.wait()
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_the_other_user_is_told_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same without root: this process takes itself for another user."""
+    """The same without root: the test pretends that this process is another user."""
     one, other = socket.socketpair()
     with one, other:
         assert accept.same_user(one)
@@ -105,7 +105,7 @@ def test_listening_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch, numbe
         await made.client(0)(*made.message(0))
         assert not left
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_no_descriptor_for_an_actors_memory_turns_only_that_actor_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +121,9 @@ def test_no_descriptor_for_an_actors_memory_turns_only_that_actor_away(monkeypat
     monkeypatch.setattr(os, "memfd_create", failing)
 
     async def script(made: Hall) -> None:
-        await made.client(0)(*made.message(0))  # it comes again
+        await made.client(0)(*made.message(0))  # a new attempt
 
-    play(script, near=True)
+    play(script, shared_memory=True)
     assert not left
 
 
@@ -148,7 +148,7 @@ def test_silent_callers_are_bounded_in_number_and_time(monkeypatch: pytest.Monke
             callers = [accept.connect(address, socket.SOCK_STREAM, 5.0) for _ in range(10)]
             while began < 10:
                 await asyncio.sleep(0.001)
-            for _ in range(10):  # turns that the cancelled ones need
+            for _ in range(10):  # turns of the event loop for the cancelled handshakes
                 await asyncio.sleep(0)
             assert len(open_ones) == 3
             monkeypatch.setattr(accept, "HANDSHAKE_SECONDS", 0.01)
@@ -163,23 +163,23 @@ def test_silent_callers_are_bounded_in_number_and_time(monkeypatch: pytest.Monke
     asyncio.run(script())
 
 
-def test_three_silent_callers_do_not_hold_up_a_direct_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_silent_callers_do_not_delay_a_direct_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "HANDSHAKE_SECONDS", 3600.0)
     monkeypatch.setattr(rendezvous, "ARENA_BYTES", 1 << 16)
     token, joined = secrets.token_bytes(accept.TOKEN_BYTES), dict[str, Connection]()
 
-    def greeter(name: str) -> Rendezvous:
+    def listener(name: str) -> Rendezvous:
         return Rendezvous(name, token, lambda *_: None, lambda _: None, joined.__setitem__)
 
     async def script() -> None:
-        server, client = greeter("server"), greeter("client")
+        server, client = listener("server"), listener("client")
         serving = asyncio.create_task(server.receive())
         silent = [accept.connect(server.address, socket.SOCK_STREAM, 5.0) for _ in range(3)]
-        line = await client.join(server.address)
+        connection = await client.join(server.address)
         assert list(joined) == ["client"]
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
-        for end in (line, joined["client"]):
+        for end in (connection, joined["client"]):
             end.close()
         for sock in (*silent, server._socket, client._socket):
             sock.close()

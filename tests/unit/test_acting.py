@@ -1,4 +1,4 @@
-"""A policy as a user calls it: single observations and batches, state per row, and wrong inputs named."""
+"""The user's interface of a policy: single observations and batches, state per row, errors for wrong inputs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_predict_returns_what_stable_baselines_does() -> None:
     action, _ = plain.predict(ROWS[0, 0], deterministic=True)
     assert isinstance(action, np.ndarray) and action.shape == () and action == actions[0]
     drawn = {int(plain.predict(ROWS[0, 0])[0]) for _ in range(100)}
-    assert len(drawn) > 1, "actions are drawn unless they are asked to be deterministic"
+    assert len(drawn) > 1, "actions are sampled unless `deterministic` is true"
 
 
 def test_predict_passes_the_recurrent_state_through_the_caller() -> None:
@@ -96,7 +96,7 @@ def test_predict_passes_the_recurrent_state_through_the_caller() -> None:
         other.reset(starts)
     again, _ = one.predict(ROWS[0], None, deterministic=True)
     other.reset()
-    assert again.tolist() == other.act(ROWS[0]).tolist(), "nothing is remembered between calls"
+    assert again.tolist() == other.act(ROWS[0]).tolist(), "the policy keeps no state between calls"
     with pytest.raises(ThespisError, match="give the state that predict returned for the same rows"):
         one.predict(ROWS[0, :2], state)
     with pytest.raises(ThespisError, match=r"episode_start has shape \(2,\)"):

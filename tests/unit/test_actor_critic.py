@@ -1,4 +1,4 @@
-"""The IMPALA update: its loss by hand, rows that must not matter, and both ways of writing an episode's end."""
+"""The IMPALA update: its loss by hand, rows without influence, and both representations of an episode's end."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_reset_row_has_no_influence(lstm: int) -> None:
     before = flat(update.gradients(batch).values)
     batch.rewards[3, 1], batch.behaviour_logp[3, 1], batch.actions[3, 1] = 1e6, -30.0, 0
     np.testing.assert_array_equal(flat(update.gradients(batch).values), before)
-    # Its observation is the truncated episode's last one: it is bootstrapped from, but nothing is learnt at it.
+    # Its observation is the last one of the truncated episode: a bootstrap value, but not a row of the loss.
     batch.truncated[2, 1], batch.terminated[2, 1] = False, True
     ended = flat(update.gradients(batch).values)
     batch.inputs.obs[3, 1] = 0.7

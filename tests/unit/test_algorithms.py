@@ -1,4 +1,4 @@
-"""Architectures with every algorithm they take: names of settings, presets, config files old and new, refusals."""
+"""Architectures with every algorithm they take: names of settings, presets, old and new config files, errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def test_no_two_settings_share_a_name(name: str, algorithm: str) -> None:
     found = Counter(each.path for each in walk_settings(made(name, algorithm)))
     assert not [path for path, times in found.items() if times > 1]
     firsts = {path for path in found if "." not in path}
-    assert not firsts & {path.partition(".")[0] for path in found if "." in path}, "a setting and a table of one name"
+    assert not firsts & {path.partition(".")[0] for path in found if "." in path}, (
+        "a setting and a table have the same name"
+    )
 
 
 @pytest.mark.parametrize(("name", "algorithm"), TAKEN)
@@ -77,7 +79,7 @@ def old_run(path: Path, name: str, **data: Any) -> Path:
 
 
 def test_config_files_of_before_are_read(tmp_path: Path) -> None:
-    """Flat tables, where only some architectures had a setting `algorithm`."""
+    """Config files of the first version: flat tables, with a setting `algorithm` in some architectures only."""
     flat = {"unroll_length": 7, "discount": 0.5, "correction": False, "optimizer": {"kind": "sgd"}}
     for name, chosen in (("impala", {}), ("a3c", {}), ("seed", {"algorithm": "vtrace"})):
         cfg = load(old_run(tmp_path / name, name, **flat, **chosen)).config
@@ -109,7 +111,7 @@ def test_what_differs_with_dpg_does_so_with_it_only() -> None:
 
 
 def test_runs_of_what_were_architectures_are_read(tmp_path: Path) -> None:
-    """`apex-dpg` and `r2d2` are pairs since."""
+    """Config files with the architectures `apex-dpg` and `r2d2`, which are short names now."""
     replayed = load(old_run(tmp_path / "r2d2", "r2d2", burn_in=3, actors=1, replay={"capacity": 5000})).config
     assert isinstance(replayed, architecture("apex").Config)
     assert (replayed.algorithm.name, replayed.algorithm.items.burn_in, replayed.actors) == ("r2d2", 3, 1)

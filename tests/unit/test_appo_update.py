@@ -1,4 +1,4 @@
-"""The APPO update: its loss by naive loops, its gradients by autograd, and rows that must not matter."""
+"""The APPO update: its loss by naive loops, its gradients by autograd, and rows without influence."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def flat(gradients: list[torch.Tensor]) -> Array:
 
 
 def outputs(update: APPOUpdate, batch: Unroll) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities of all actions `[T, B, 3]` and values `[T + 1, B]`, with gradients."""
+    """Return log-probabilities of all actions `[T, B, 3]` and values `[T + 1, B]`, with gradients."""
     made: Any = update.network
     obs = torch.from_numpy(batch.inputs.obs)
     features = torch.tanh(torch.nn.functional.linear(obs, *list(made.parameters())[:2]))
@@ -85,7 +85,7 @@ def outputs(update: APPOUpdate, batch: Unroll) -> tuple[torch.Tensor, torch.Tens
 
 
 def naive(batch: Unroll, logp: Array, values: Array, cfg: APPO) -> tuple[Array, Array, Array]:
-    """Ratios, advantages and value targets `[T, B]`, one environment and one step after the other."""
+    """Return ratios, advantages and value targets `[T, B]`, computed step by step."""
     steps, width = batch.rewards.shape
     ratios, advantages, targets = (np.zeros((steps, width)) for _ in range(3))
     for b in range(width):
@@ -143,7 +143,7 @@ def test_loss_and_gradients_against_naive_loops_and_autograd(clip: float, normal
 
 
 def test_on_its_own_actions_it_is_ppo_with_lambda_1() -> None:
-    """Where pi = mu and lambda is 1, V-trace's advantages and targets are those of GAE."""
+    """If pi = mu and lambda is 1, advantages and targets of V-trace equal those of GAE."""
     update, batch = build(trace_decay=1.0, c_bar=1.0, normalize_advantages=True), random_unroll()
     batch.terminated[2, 1] = True
     logits, _ = outputs(update, batch)
@@ -157,7 +157,7 @@ def test_on_its_own_actions_it_is_ppo_with_lambda_1() -> None:
 
 
 def test_the_clip_stops_the_pull_on_what_moved_far_enough() -> None:
-    """Every advantage positive, every action already twice as likely as when it was taken: only values are learned."""
+    """If all advantages are positive and all ratios are 2, the clip leaves only gradients of values."""
     update, batch = build(entropy_cost=0.0), random_unroll()
     logits, _ = outputs(update, batch)
     logp = logits.detach().gather(-1, torch.from_numpy(batch.actions)[..., None])[..., 0].numpy()

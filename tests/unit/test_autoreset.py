@@ -1,4 +1,4 @@
-"""The three autoreset modes give one stream, checked against one environment stepped by hand."""
+"""The three autoreset modes give the same stream as a single environment stepped by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 120
 
 
 class Walk(gym.Env[Any, Any]):
-    """A walk that ends at +-3 and is cut off after `limit` steps; observations say where they come from."""
+    """A walk that ends at +-3 and is truncated after `limit` steps. Observations identify seed, episode and step."""
 
     def __init__(self, limit: int, as_dict: bool = False) -> None:
         place = Box(-np.inf, np.inf, (3,), np.float64)
@@ -45,7 +45,7 @@ class Walk(gym.Env[Any, Any]):
 
 
 def policy(obs: Any) -> int:
-    """A fixed choice per observation that looks random, so that walks end in every way."""
+    """Return pseudo-random actions that depend on the observations, so that walks end in every way."""
     place = obs["place"] if isinstance(obs, dict) else obs
     return hashlib.sha256(bytes(int(value) % 256 for value in place)).digest()[0] & 1
 
@@ -55,7 +55,7 @@ def flat(obs: Any) -> list[float]:
 
 
 def reference(env: gym.Env[Any, Any], steps: int) -> tuple[list[Any], list[tuple[float, int]]]:
-    """Transitions (obs, first, reward, terminated, truncated, next obs) and episodes, one step at a time."""
+    """Return transitions (obs, first, reward, terminated, truncated, next obs) and episodes, stepped by hand."""
     transitions, episodes = [], []
     while len(transitions) < steps:
         obs, first, total, length, over = env.reset()[0], True, 0.0, 0, False
@@ -68,7 +68,7 @@ def reference(env: gym.Env[Any, Any], steps: int) -> tuple[list[Any], list[tuple
 
 
 def collect(environments: Environments, steps: int) -> tuple[list[list[Any]], list[tuple[float, int]]]:
-    """The transitions of each environment, and the episodes of all in the order they were reported."""
+    """Return the transitions of each environment, and all episodes in the order of their reports."""
     count = environments.num_envs
     transitions: list[list[Any]] = [[] for _ in range(count)]
     episodes = []
@@ -92,7 +92,7 @@ def collect(environments: Environments, steps: int) -> tuple[list[list[Any]], li
 
 
 def vector(mode: AutoresetMode | None, builds: list[Callable[[], gym.Env[Any, Any]]]) -> VectorEnv[Any, Any, Any]:
-    """Gymnasium's vector in `mode`, or ours for None."""
+    """Make Gymnasium's vector in `mode`, or a `SyncVector` for None."""
     if mode is not None:
         return SyncVectorEnv(builds, autoreset_mode=mode)
     remaining = iter(builds)
@@ -140,7 +140,7 @@ def test_other_modes_have_no_invalid_rows_and_keep_the_final_observation(mode: A
 
 
 class Scripted(VectorEnv[Any, Any, Any]):
-    """A vector of 3 whose answers are given."""
+    """A vector of 3 environments that returns given results."""
 
     def __init__(self, mode: Any, answers: list[dict[str, Any]]) -> None:
         self.num_envs, self.metadata = 3, {"autoreset_mode": mode}

@@ -1,4 +1,4 @@
-"""The harness that compares other libraries: what it reads, what it keeps, and what it says. No library is run."""
+"""The harness that compares other libraries: its input, its saved results and its page. No library runs here."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ while not lines.report(steps, [float(steps)] * 100):
     found = measure(driver(tmp_path / "driver.py", text), seconds=3.0, until=1e9, more={})
     assert "error" not in found
     assert found["steps_per_second"] > 0 and found["seconds_to"] is None and found["return"] > 0
-    assert found["peak_mb"] > 90, "the child alone holds a hundred"
+    assert found["peak_mb"] > 90, "the child alone allocates 100 MB"
 
 
 @pytest.mark.timeout(60)
@@ -161,9 +161,9 @@ def test_runs_with_other_settings_do_not_count() -> None:
 def test_every_row_has_a_driver_and_pinned_versions() -> None:
     assert len({entry.name for entry in ENTRIES}) == len(ENTRIES)
     for entry in ENTRIES:
-        assert (HERE / f"{entry.driver}.py").exists() and entry.home in PACKAGES
+        assert (HERE / f"{entry.driver}.py").exists() and entry.venv in PACKAGES
         if not entry.ours:
-            pinned = (HERE / "requirements" / f"{entry.home}.txt").read_text().splitlines()
+            pinned = (HERE / "requirements" / f"{entry.venv}.txt").read_text().splitlines()
             assert "torch==2.13.0" in pinned and all("==" in line for line in pinned)
 
 

@@ -1,4 +1,4 @@
-"""The cost model that the scaling benchmark makes of measured costs, and what it says of them."""
+"""The cost model that the scaling benchmark measures, and its predictions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thespis.runtime.cost_model import CostModel
 
 @pytest.fixture(autouse=True)
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How cold they are makes no difference to what is tested here, and takes its time."""
+    """Use small caches, because overwriting large ones takes time and does not matter here."""
     monkeypatch.setattr("benchmarks.prediction.CACHE_BYTES", 1 << 16)
 
 
@@ -45,7 +45,7 @@ def test_predicted_steps_follow_from_the_costs() -> None:
     for actors in (2, 8):
         found = predict("impala", actors, costs, [100 * actors, 1_500 * actors])
         assert found["steps_per_second"] == pytest.approx(100 * actors, rel=0.02)
-        # A step of every actor takes 10 ms; the learner learns twice in the 200 ms of an unroll.
+        # A step of every actor takes 10 ms; the learner makes two updates in the 200 ms of an unroll.
         learns = 0.001 * 2 / (20 * actors)
         assert found["core_seconds"] == pytest.approx({"stepping": 0.01, "serving": learns}, rel=0.02)
 
@@ -73,19 +73,21 @@ def test_a_step_takes_of_a_core_what_it_took_in_a_run(monkeypatch: pytest.Monkey
         "steps": [6_400, 12_800],
     }
     calibrate("impala", costs, run)
-    # Four messages per 20 steps: what they take where they are taken in, they also take where they are sent.
+    # Four messages per 20 steps. A message costs the same at both ends.
     assert costs["edges"]["default"]["cpu"] == pytest.approx(0.016 / 1600 * 20 / 4, rel=0.05)
     assert costs["work"]["env_step"]["base"] == pytest.approx(4e-4 - 1e-5, rel=0.05)
     assert costs["cores"] == 2
     few, many = (predict("impala", actors, costs, [50 * actors, 200 * actors]) for actors in (16, 64))
     assert few["steps_per_second"] == pytest.approx(1500, rel=0.05)
-    assert many["steps_per_second"] == pytest.approx(2 / 5e-4, rel=0.08), "two cores, half a millisecond for each step"
+    assert many["steps_per_second"] == pytest.approx(2 / 5e-4, rel=0.08), "two cores, half a millisecond per step"
 
 
 def test_a_message_has_two_ends() -> None:
     calls = {"actor.replay.insert": 100.0, "learner.replay.sample": 10.0}
     found = ends(calls, 1000.0)
-    assert found == pytest.approx((0.2, 0.2 + 0.04)), "asking and being answered; the learner's are served at both ends"
+    assert found == pytest.approx((0.2, 0.2 + 0.04)), (
+        "request and response; both ends of the learner's calls are in serving processes"
+    )
 
 
 @pytest.mark.timeout(120)
@@ -95,7 +97,7 @@ def test_the_lag_of_a_replay_is_looked_at_when_it_is_as_full() -> None:
         "edges": {"default": {"latency": 0.0}},
     }
     early, late = (predict("apex", 2, costs, steps)["lag"] for steps in ([500, 1_500], [2_500, 3_500]))
-    assert late > 2 * early, "in a replay that fills up, steps grow older"
+    assert late > 2 * early, "in a replay that is still filling, steps get older"
 
 
 def test_the_page_says_how_far_off_the_prediction_is() -> None:

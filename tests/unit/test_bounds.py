@@ -1,4 +1,4 @@
-"""Every number of every config has a range; what is outside of it is refused in one line that names the flag."""
+"""Every number of every config has a range. Other values are refused in one line that names the flag."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from thespis.training.registry import architecture, architectures, defaults
 
 ODD: dict[str, float] = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "negative": -1.0, "zero": 0.0}
 ALLOWED: dict[str, str] = {
-    # Returns, rewards and entropies of densities have any sign.
+    # Returns, rewards and differential entropies may have either sign.
     "stop_at_return ars.survival_bonus target_entropy": "negative zero",
-    # A threshold that is infinite is none. With c_bar 0 corrections reach one step.
+    # An infinite threshold disables it. With c_bar 0, corrections reach one step.
     "huber rho_bar pg_rho_bar": "inf",
     "c_bar": "zero inf",
-    # 0 switches off, means that something is chosen, or is one end of a range.
+    # 0 disables the setting, selects a default, or is the end of a range.
     "seed eval_every eval_episodes backups forced_lag max_staleness max_delay burn_in offline_updates": "zero",
     "network.lstm inference_batch inference_wait entropy_cost value_cost value_clip epsilon_exponent": "zero",
     "optimizer.learning_rate optimizer.clip optimizer.weight_decay ars.step_size cap_factor repeat_after": "zero",
@@ -38,7 +38,7 @@ ALLOWED: dict[str, str] = {
     "replay.error replay.bytes replay.priority_exponent replay.importance_exponent": "zero",
     "replay.max_times_sampled damping": "zero",
 }
-"""What the settings named in a row take, of what is odd."""
+"""The odd values that the settings of each row accept."""
 TOGETHER = (
     "--network.lstm must stay 0",
     "lower --network.cem.elites",
@@ -51,7 +51,7 @@ TOGETHER = (
 
 
 def configs() -> Iterator[tuple[str, str | None]]:
-    """Every architecture with each algorithm that it takes, by their names."""
+    """Return every architecture with each of its algorithms, by name."""
     for name in architectures():
         config = architecture(name).Config
         yield from (
@@ -84,11 +84,11 @@ def test_every_number_has_a_range(name: str, algorithm: str | None) -> None:
         assert {odd for odd, value in tried.items() if number.refusal(value) is None} == expected, path
         for odd, value in tried.items():
             if odd in expected or (whole and isinstance(value, float)):
-                continue  # neither the command line nor YAML makes a whole number of inf
+                continue  # neither the command line nor YAML can give inf as an integer
             data = nested(path, [value] if path.endswith("hidden") else value)
             with pytest.raises(ThespisError) as refused:
                 defaults(name, None, {**data, **chosen})
-            # Nested configs are refused before, by what they say of several settings together.
+            # Nested configs are refused earlier, by their checks of several settings together.
             flag = path.replace("_", "-")
             known = (f"--{flag} is ", *TOGETHER)
             assert any(words in str(refused.value) for words in known) and "\n" not in str(refused.value), (path, odd)
@@ -141,7 +141,7 @@ class Redeclared(Ranged):
     share: float = 0.25
 
     def __post_init__(self) -> None:
-        """Checks nothing."""
+        """A config without checks of its own."""
 
 
 def test_a_range_outlives_a_new_default() -> None:

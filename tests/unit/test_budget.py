@@ -1,4 +1,4 @@
-"""How much of a run is over, by its steps and by its seconds."""
+"""The used fraction of a run's budget, by steps and by seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Clock:
 
 def test_steps_alone_ask_no_clock() -> None:
     def never() -> float:
-        raise AssertionError("asked for the time")
+        raise AssertionError("the clock must not be read")
 
     spending = Progress(Budget(1_000), never)
     assert [spending.fraction(steps) for steps in (0, 250, 2_000)] == [0.0, 0.25, 2.0]
@@ -49,7 +49,7 @@ def test_a_later_life_goes_on_where_the_first_was_saved() -> None:
     first.fraction(0)
     clock.now += 2.0
     second.seconds = first.seconds
-    clock.now += 30.0  # while nobody trained
+    clock.now += 30.0  # while the run was down
     assert second.fraction(0) == pytest.approx(0.25)
     clock.now += 4.0
     assert second.fraction(0) == pytest.approx(0.75)

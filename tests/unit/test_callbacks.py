@@ -1,4 +1,4 @@
-"""Callbacks: what they are told and when, how they end a run, and that a broken one costs nothing but itself."""
+"""Callbacks: which events they receive and when, how they end a run, and that a broken one harms nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thespis.training.trained_run import TrainedRun
 
 
 class Recorder(Callback):
-    """Writes down what it is told; stops at the row of that number."""
+    """Records its events; returns "stop" at the given row."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -47,7 +47,7 @@ class Recorder(Callback):
 
 
 class Broken:
-    """Raises in one method, and counts how often it was called."""
+    """Raises in one method, and counts its calls."""
 
     def __init__(self, method: str) -> None:
         self.method, self.called = method, 0
@@ -94,7 +94,7 @@ def test_a_report_may_stop_the_run(tmp_path: Path) -> None:
     run = small(tmp_path / "run", result, total_steps=1_000_000, eval_episodes=2)
     assert run.summary["exit_reason"] == "callback"
     assert run.summary["env_steps"] < 10_000
-    assert run.summary["eval_episodes"] == 2, "it ends as at its budget, with an evaluation"
+    assert run.summary["eval_episodes"] == 2, "the run ends as usual, with an evaluation"
     assert ("checkpoint" in dict(result.calls)) and run.policy.checkpoint.is_dir()
     assert result.calls[-1][0] == "end"
     again = small(tmp_path / "again", Recorder(stop_at=2), total_steps=1_000_000, eval_episodes=2)
@@ -162,13 +162,13 @@ def test_a_checkpoint_is_saved_every_so_many_steps(tmp_path: Path) -> None:
     result = Recorder()
     run = small(tmp_path / "run", result, save_every=2_000, total_steps=8_000, keep=20)
     steps = [json.loads((path / "meta.json").read_text())["env_steps"] for path in run.path.glob("checkpoints/*-*/")]
-    # At each multiple, as soon as the driver sees it, and at the end.
+    # At each multiple, when the driver detects it, and at the end.
     assert sorted({step // 2_000 for step in steps}) == [1, 2, 3, 4]
     assert len(steps) == [kind for kind, _ in result.calls].count("checkpoint")
 
 
 def test_a_simulated_run_saves_as_soon_as_the_steps_are_taken(tmp_path: Path) -> None:
-    """Reports are read every twentieth of a virtual second otherwise, which is more than this whole run."""
+    """Shorten the interval between reports, because this whole run takes less than the default interval."""
     run = small(tmp_path / "run", save_every=500, total_steps=2_500, keep=20, on="simulation")
     steps = sorted(
         json.loads((path / "meta.json").read_text())["env_steps"] for path in run.path.glob("checkpoints/*-*/")
@@ -182,7 +182,7 @@ def test_saving_more_often_than_a_batch_is_collected_does_not_prevent_updates(tm
 
 
 class Slow:
-    """Blocks in every report until it is let go."""
+    """Blocks in every report until released."""
 
     def __init__(self) -> None:
         self.go, self.entered, self.steps = threading.Event(), threading.Event(), list[int]()
@@ -221,7 +221,7 @@ def test_a_hanging_callback_is_left_behind_at_the_end(monkeypatch: pytest.Monkey
     assert lines == ["callback slow has not finished after 0.01 s and was abandoned"]
     slow.go.set()
     made.close()
-    assert not slow.ended, "nothing is called once the run is closed"
+    assert not slow.ended, "no callback is called after the run is closed"
 
 
 def cancelled(_: Any) -> None:
@@ -235,7 +235,7 @@ def test_no_error_whatever_ends_the_thread(synchronous: bool) -> None:
     def log(line: str, show: bool = True) -> None:
         lines.append(line)
 
-    made = Callbacks([("odd", Reporter(cancelled)), ("told", result)], log, synchronous=synchronous)
+    made = Callbacks([("odd", Reporter(cancelled)), ("events", result)], log, synchronous=synchronous)
     made.report({"step": 0})
     made.end({"exit_reason": "total_steps"})
     made.close()
@@ -249,24 +249,24 @@ from pathlib import Path
 
 class Log:
     def __init__(self):
-        self.told = []
+        self.events = []
     def on_start(self, run):
-        self.told.append(run.config.seed)
+        self.events.append(run.config.seed)
     def on_report(self, row):
-        self.told.append(row["step"])
+        self.events.append(row["step"])
         return "stop" if "rollout/ep_rew_mean" in row else None
     def on_checkpoint(self, path):
-        self.told.append(path.name)
+        self.events.append(path.name)
     def on_end(self, summary):
-        self.told.append(summary["exit_reason"])
-        Path("told.json").write_text(json.dumps(self.told))
+        self.events.append(summary["exit_reason"])
+        Path("events.json").write_text(json.dumps(self.events))
 """
 
 
-def test_local_processes_are_told_and_stopped_too(stage: Stage) -> None:
+def test_local_runs_call_callbacks_which_can_stop_them(stage: Stage) -> None:
     (stage.path / "log.py").write_text(LOCAL)
     done = stage.train("--callback", "log.py::Log", "--report-every", 0.1)
     assert done.returncode == 0, done.stderr
-    result = json.loads((stage.path / "told.json").read_text())
+    result = json.loads((stage.path / "events.json").read_text())
     assert result[-1] == "callback" == json.loads((stage.run / "summary.json").read_text())["exit_reason"]
-    assert result[0] == 0 and any(isinstance(each, str) for each in result[:-1]), "a checkpoint was told of"
+    assert result[0] == 0 and any(isinstance(each, str) for each in result[:-1]), "on_checkpoint was called"

@@ -1,4 +1,4 @@
-"""The cross-entropy method against optima that are known, and the vectors that it searches."""
+"""The cross-entropy method against known optima, and the layout of its vectors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_few_choices_are_all_scored() -> None:
 
 
 def test_many_choices_are_searched() -> None:
-    """4,096 actions, far more than samples; each of the six choices counts by itself."""
+    """4,096 actions, far more than samples; the value is a sum over the six choices."""
     wanted = np.random.default_rng(0).integers(0, 4, (100, 1, 6))
     parts, cfg = ActionParts(0, (4,) * 6), CEMConfig(samples=64, iterations=5, elites=8)
 
@@ -81,7 +81,7 @@ def test_many_choices_are_searched() -> None:
 
 
 def test_numbers_and_choices_together() -> None:
-    """What number is best depends on the choice, and one choice is best."""
+    """The best number depends on the choice, and one choice is best."""
     parts, peaks = ActionParts(1, (3,)), np.array([-0.5, 0.2, 0.7], np.float32)
 
     def score(a: Array) -> Array:

@@ -179,7 +179,7 @@ def test_a_full_disk_keeps_the_previous_and_leaves_nothing(tmp_path: Path, monke
 
 
 def test_arrays_are_written_as_safetensors_does(tmp_path: Path) -> None:
-    """Every kind of number, no elements, no axes, and memory that is not in order."""
+    """All dtypes, empty arrays, scalars, and memory that is not contiguous."""
     arrays = {name: np.arange(6).astype(name).reshape(2, 3) for name in module._DTYPES}
     arrays |= {"none": np.empty((0, 4)), "one": np.array(7.5), "turned": np.arange(12.0).reshape(3, 4).T}
     save_role(tmp_path, "replay", 0, arrays, {"inserted": 3})
@@ -220,7 +220,7 @@ def test_a_process_killed_while_committing_always_leaves_a_valid_newest(tmp_path
             process.send_signal(signal.SIGKILL)
             rest = process.stdout.read().split("\n")
         acknowledged = max([acknowledged, *(int(line) for line in rest[:-1])])
-        # Everything that has its name is whole, before anything is swept or repaired.
+        # Every directory with a checkpoint's name is complete, before any sweep or repair.
         for name in names(tmp_path):
             if name.startswith("update-"):
                 verify(tmp_path / name)

@@ -1,4 +1,4 @@
-"""A commit is whole or absent, at every point where it can be cut off."""
+"""A commit is complete or absent, at every point where it can be interrupted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thespis.core.system.commit import CorruptCheckpoint, commit_directory, comm
 
 
 class Crash(BaseException):
-    """Not an Exception, as a kill is none."""
+    """A simulated kill; not an `Exception`, so that no handler catches it."""
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, name: str, call: int, error: BaseException) -> None:
@@ -122,7 +122,7 @@ def test_every_flipped_bit_is_found_and_named(tmp_path: Path) -> None:
             bad = bytearray(good)
             bad[bit // 8] ^= 1 << (bit % 8)
             file.write_bytes(bad)
-            # A changed name or digest in the manifest shows as a fault of the file it speaks of.
+            # A changed name or digest in the manifest is reported as a fault of the file it names.
             with pytest.raises(CorruptCheckpoint, match=None if file.name == commit.MANIFEST else file.name):
                 verify(path)
         file.write_bytes(good)
@@ -160,7 +160,7 @@ def test_sweep_removes_leftovers_and_nothing_else(tmp_path: Path) -> None:
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Files that another process writes while an entry is being removed: whenever a first file of it is gone."""
+    """Simulate another process that adds files to a directory while it is removed."""
     files: list[Path] = []
     unlink = os.unlink
 
@@ -177,8 +177,8 @@ def late(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @pytest.mark.parametrize("remove", [commit.discard, lambda staging: sweep(staging.parent)], ids=["discard", "sweep"])
 def test_a_late_writer_does_not_keep_a_directory(remove: Any, tmp_path: Path, late: list[Path]) -> None:
-    """A checkpoint is given up while processes are still writing their parts of it."""
-    part = stage(tmp_path) / ".hub"
+    """A checkpoint is discarded while processes still write their files."""
+    part = stage(tmp_path) / ".storage"
     part.mkdir()
     (part / "learner-0.json").write_bytes(b"{}")
     late.append(part / "learner-0.safetensors")
@@ -189,9 +189,9 @@ def test_a_late_writer_does_not_keep_a_directory(remove: Any, tmp_path: Path, la
 def test_a_late_part_does_not_spoil_a_commit(tmp_path: Path, late: list[Path]) -> None:
     staging = stage(tmp_path)
     (staging / "a.bin").write_bytes(b"whole")
-    (staging / ".hub").mkdir()
-    (staging / ".hub" / "learner-0.json").write_bytes(b"{}")
-    late.append(staging / ".hub" / "learner-0.safetensors")
+    (staging / ".storage").mkdir()
+    (staging / ".storage" / "learner-0.json").write_bytes(b"{}")
+    late.append(staging / ".storage" / "learner-0.safetensors")
     commit_directory(staging, tmp_path / "done")
     assert not late and [entry.name for entry in tmp_path.iterdir()] == ["done"]
     assert sorted(entry.name for entry in (tmp_path / "done").iterdir()) == ["a.bin", commit.MANIFEST]

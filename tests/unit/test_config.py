@@ -1,4 +1,4 @@
-"""Settings: the same through dataclasses, YAML and back; mistakes named; presets; functions found."""
+"""Settings: dataclasses to YAML and back, errors, presets, and functions found by name."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_mistakes_are_named(data: dict[str, Any], words: str) -> None:
 
 
 def test_numbers_as_people_write_them(tmp_path: Path) -> None:
-    """YAML takes 1e-3 for text and a bare `on` for true; both are what they look like here."""
+    """YAML reads 1e-3 as text and a bare `on` as true; a config file reads them as a number and a name."""
     path = tmp_path / "config.yaml"
     path.write_text("architecture: impala\non: simulation\ndiscount: 1\noptimizer: {learning_rate: 1e-3}\n")
     name, data = load_config(path)

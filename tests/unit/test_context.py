@@ -1,4 +1,4 @@
-"""What a role books, as its report gives it back."""
+"""The report of a role contains everything that the role recorded."""
 
 from __future__ import annotations
 

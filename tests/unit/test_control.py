@@ -13,22 +13,22 @@ from thespis.runtime.control import Control
 
 
 def play(coroutine: Any) -> Any:
-    """On the event loop of the processes of a run."""
+    """The event loop of a run's processes."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(coroutine)
 
 
 def test_a_later_message_does_not_overtake_those_that_came_with_the_first() -> None:
-    """Else a process that starts takes the line to a dead neighbour for the newer one."""
+    """Otherwise a starting process would use the connection to a dead neighbour."""
 
     async def run() -> list[Any]:
         left, right = socket.socketpair()
         supervisor, process = Control(left), Control(right)
         messages: list[Any] = []
         supervisor.send("start")
-        supervisor.send("line to the first life")
+        supervisor.send("connection to the first incarnation")
         assert process.receive_one() == ("start", [])
-        supervisor.send("line to the second life")
+        supervisor.send("connection to the second incarnation")
         process.listen(asyncio.get_running_loop(), lambda message, _: messages.append(message))
         while len(messages) < 2:
             await asyncio.sleep(0.001)
@@ -36,7 +36,7 @@ def test_a_later_message_does_not_overtake_those_that_came_with_the_first() -> N
         process.close()
         return messages
 
-    assert play(run()) == ["line to the first life", "line to the second life"]
+    assert play(run()) == ["connection to the first incarnation", "connection to the second incarnation"]
 
 
 def test_a_process_that_reads_nothing_does_not_block_its_supervisor() -> None:
@@ -46,11 +46,11 @@ def test_a_process_that_reads_nothing_does_not_block_its_supervisor() -> None:
         supervisor, process = Control(left, loop), Control(right)
         messages: list[Any] = []
         given: list[bytes] = []
-        big = "x" * (1 << 20)  # more than a socket holds
+        big = "x" * (1 << 20)  # more than the buffer of a socket
         supervisor.send(("start", big))
         read, write = os.pipe()
         supervisor.send("descriptor", [read])
-        os.close(read)  # the message holds its own until it is sent
+        os.close(read)  # the message keeps its own copy until it is sent
         supervisor.send("last")
 
         def hear(message: Any, descriptors: list[int]) -> None:

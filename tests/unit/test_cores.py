@@ -1,4 +1,4 @@
-"""How many cores a run may use, and how many threads its learner."""
+"""The number of cores that a run may use, and the threads of its learner."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from thespis.runtime.process import ENVIRONMENT
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine of 16 cores without any limit, and the place where limits are."""
+    """A machine of 16 cores without limits; return the directory of its control groups."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
@@ -58,7 +58,7 @@ def test_cgroups_of_version_1(groups: Path) -> None:
     (groups / "self").write_text("4:memory:/job\n3:cpu,cpuacct:/elsewhere\n0::/\n")
     limit(groups, "cpu,cpuacct", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
     assert cores.available_cores() == 16
-    # In a container the path is the machine's, and the limit stands at the root.
+    # In a container the path is the host's, and the limit is at the root.
     limit(groups, "cpu,cpuacct", cpu__cfs_quota_us="400000", cpu__cfs_period_us="100000")
     assert cores.available_cores() == 4
 
@@ -92,10 +92,10 @@ def test_a_learner_is_built_for_as_many(groups: Path, monkeypatch: pytest.Monkey
 
 
 def test_threads_that_wait_do_not_spin() -> None:
-    """libgomp says at its start what it goes by."""
+    """libgomp prints its settings when it starts."""
     child = {**os.environ, **ENVIRONMENT, "OMP_DISPLAY_ENV": "VERBOSE"}
     child.pop("GOMP_SPINCOUNT", None)
-    library = next((Path(torch.__file__).parent / "lib").glob("libgomp*"))  # all of torch would take seconds
+    library = next((Path(torch.__file__).parent / "lib").glob("libgomp*"))  # importing torch would take seconds
     load = f"import ctypes; ctypes.CDLL({str(library)!r})"
     result = subprocess.run([sys.executable, "-c", load], env=child, capture_output=True, text=True, check=True)
     assert "OMP_WAIT_POLICY = 'PASSIVE'" in result.stderr and "GOMP_SPINCOUNT = '0'" in result.stderr

@@ -1,4 +1,4 @@
-"""What the simulation is told: how long things take, and what goes wrong."""
+"""The inputs of the simulation: cost model and faults."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_edge_of_its_own_and_a_range(tmp_path: Path) -> None:
     costs = load(tmp_path, text)
     drawn = [costs.edge_seconds("actor.queue.insert", 0, RNG) for _ in range(100)]
     assert 1e-3 <= min(drawn) < 2e-3 and 4e-3 < max(drawn) <= 5e-3
-    assert costs.edge_seconds("actor.queue.insert", 10**6, RNG) > 1.0, "the default's bandwidth holds here too"
+    assert costs.edge_seconds("actor.queue.insert", 10**6, RNG) > 1.0, "the default bandwidth applies here too"
 
 
 def test_work_that_takes_now_longer_now_shorter(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_what_needs_a_core_and_what_does_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("cores", "seconds"), [(None, 0.01), (4, 0.01), (2, 0.02), (1, 0.04)])
 def test_roles_share_the_cores_there_are(cores: int | None, seconds: float) -> None:
-    """Four of them work 10 ms each."""
+    """Four processes work 10 ms each."""
     ends: list[float] = []
 
     async def role(shared: Cores, process: str) -> None:
@@ -93,7 +93,7 @@ def in_virtual_time(playing: Coroutine[Any, Any, None]) -> None:
 def test_roles_of_one_process_do_one_thing_at_a_time() -> None:
     async def play() -> None:
         cores = Cores(4)
-        await asyncio.gather(*(cores.work("hub", 0.01) for _ in range(3)), cores.work("actor-0", 0.01))
+        await asyncio.gather(*(cores.work("learner-0", 0.01) for _ in range(3)), cores.work("actor-0", 0.01))
         assert asyncio.get_running_loop().time() == pytest.approx(0.03)
 
     in_virtual_time(play())
@@ -101,7 +101,7 @@ def test_roles_of_one_process_do_one_thing_at_a_time() -> None:
 
 @pytest.mark.parametrize(("thread", "seconds"), [(True, 0.01), (False, 0.02)])
 def test_a_role_with_a_thread_works_beside_its_process(thread: bool, seconds: float) -> None:
-    """One role learns while another of its process infers, 10 ms each."""
+    """A role learns while another role of its process runs inference, 10 ms each."""
     costs = CostModel(work={"learn": WorkCost(0.01), "inference": WorkCost(0.01)}, cores=4)
 
     async def infer(ctx: SimulatedContext) -> None:
@@ -112,7 +112,7 @@ def test_a_role_with_a_thread_works_beside_its_process(thread: bool, seconds: fl
         loop, cores = asyncio.get_running_loop(), Cores(4)
         assert isinstance(loop, VirtualLoop)
         learner, inference = (
-            SimulatedContext(Identity(role, 0, run_seed=0), loop, costs, cores, RNG, "hub", threaded)
+            SimulatedContext(Identity(role, 0, run_seed=0), loop, costs, cores, RNG, "learner-0", threaded)
             for role, threaded in (("learner", thread), ("inference", False))
         )
         await asyncio.gather(learner.run_in_thread("learn", 1, list), infer(inference))
@@ -122,7 +122,7 @@ def test_a_role_with_a_thread_works_beside_its_process(thread: bool, seconds: fl
 
 
 def test_cores_are_shared_fairly() -> None:
-    """One who wants a core all the time has no more of it than each of those who want it again and again."""
+    """A process that always wants a core gets no more of it than a process that wants it repeatedly."""
     had = dict.fromkeys(["learner", *(f"actor-{number}" for number in range(4))], 0.0)
 
     async def work(cores: Cores, process: str, seconds: float) -> None:
@@ -141,7 +141,7 @@ def test_cores_are_shared_fairly() -> None:
 
 
 def test_who_waited_for_something_else_has_no_claim_to_a_core() -> None:
-    """Nor is it put off: after a second of rest it is as if it had just come."""
+    """Idle time earns no credit and costs none: after a second of rest a process is like a new one."""
     ends = {}
 
     async def work(cores: Cores, process: str, rests: float) -> None:
@@ -156,14 +156,14 @@ def test_who_waited_for_something_else_has_no_claim_to_a_core() -> None:
         await asyncio.gather(work(cores, "rested", 1.0), *(cores.work(f"actor-{number}", 2.0) for number in range(2)))
 
     in_virtual_time(play())
-    assert ends["rested"] == pytest.approx(0.9, rel=0.03), "a third of the core, as each of the others has"
+    assert ends["rested"] == pytest.approx(0.9, rel=0.03), "a third of the core, like each of the others"
 
 
 def test_a_killed_role_gives_its_core_back() -> None:
     async def play() -> None:
         cores = Cores(1)
         killed = [asyncio.ensure_future(cores.work(f"actor-{number}", 1.0)) for number in range(3)]
-        await asyncio.sleep(0.0045)  # one has the core, the others wait for it
+        await asyncio.sleep(0.0045)  # one process has the core, the others wait
         for role in killed:
             role.cancel()
         await asyncio.gather(*killed, return_exceptions=True)

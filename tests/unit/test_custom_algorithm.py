@@ -1,4 +1,4 @@
-"""An algorithm of a user's own file: its flags and help, its run resumed and evaluated, its code asked about."""
+"""An algorithm in a user's file: flags and help, resume and evaluation of its run, and trust in its code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the example at a path without trust."""
+    """A copy of the example at an untrusted path."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return Path(shutil.copy(EXAMPLE, tmp_path / "mine.py"))
 

@@ -1,4 +1,4 @@
-"""Several learners against one with all their data: the same weights, for every algorithm that can be divided."""
+"""Several learners against one with all their data: equal weights, for every algorithm that can be divided."""
 
 from __future__ import annotations
 
@@ -111,11 +111,11 @@ def sequences(rng: np.random.Generator) -> SequenceBatch:
 
 
 def divided(batch: ReplaySample) -> ReplaySample:
-    """A batch as the source of a single learner gives it."""
+    """Return a batch as the source of a single learner does."""
     return replace(batch, weights=batch.weights / batch.weights.max())
 
 
-# -- randomness of updates: one learner draws what all of the others draw together --------------------
+# -- randomness of updates: one learner draws the same numbers as all others together --------------------
 
 
 class Part:
@@ -264,7 +264,7 @@ def test_learners_equal_one_with_all_their_data(name: str, learners: int, update
             assert len(hashes) == 1, f"the learners differ after update {update}"
         assert {each.updates for each in (one, *many)} == {updates}
         expected = parameters(one)
-        assert np.abs(expected - start).max() > 1e-3, "it did not learn anything"
+        assert np.abs(expected - start).max() > 1e-3, "the weights did not change"
         difference = np.linalg.norm(parameters(many[0]) - expected) / np.linalg.norm(expected)
         assert difference < 1e-6
 

@@ -1,4 +1,4 @@
-"""Demonstrations: what is written is what is read, what is damaged or foreign is refused, whoever played them."""
+"""Demonstrations: a round trip through files, refused damaged or foreign ones, and all sources."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_damage_is_named(damage: Callable[[Path], None], what: str, tmp_path: Pa
 
 
 def rewritten(path: Path, columns: dict[str, Any], about: dict[str, Any]) -> Path:
-    """The directory with other content, properly sealed: as another writer might have made it."""
+    """Rewrite the directory with other content and a valid manifest, as another program might."""
     staging = stage(path.parent)
     save_file(columns, staging / "episodes.safetensors")
     (staging / "about.json").write_text(json.dumps(about))
@@ -196,7 +196,7 @@ def test_unrolls_join_to_the_episode(terminated: bool) -> None:
 
 @pytest.mark.parametrize("truncate", [False, True])
 def test_recorded_episodes_are_whole(truncate: bool) -> None:
-    """The observation that ended an episode is in it, the one that opened the next is not."""
+    """An episode contains its last observation, and not the first one of the next episode."""
     envs = make_envs(EnvConfig("thespis/Chain-v0", {"length": 4, "truncate": truncate}), 1)
     played = record(envs, lambda inputs: np.zeros(1, np.int64), 3, seed=0)
     envs.close()
@@ -222,7 +222,7 @@ def broken() -> Any:
 
 
 def test_a_scripted_policy_acts_as_the_environment_does() -> None:
-    """Pendulum's actions go from -2 to 2, a policy's from -1 to 1: what is kept is what was applied."""
+    """Pendulum's actions range from -2 to 2, a policy's from -1 to 1: the recording holds the applied ones."""
     played = gather(pushing, "Pendulum-v1", 2, seed=3)
     assert len(played) == 2 and not played[0].terminated and len(played[0]) == 200
     obs: Any = played[0].obs
@@ -253,7 +253,7 @@ def test_sources_that_cannot_be_used_are_named(
         gather(source, "thespis/Lock-v0", 2, 0)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:minari")  # it would like to know who collected them
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")  # Minari warns without the name of an author
 def test_a_minari_dataset_of_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minari = pytest.importorskip("minari")
     from minari.data_collector.episode_buffer import EpisodeBuffer

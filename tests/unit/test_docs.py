@@ -1,4 +1,4 @@
-"""What the pages say can be followed: links lead somewhere, and commands are ones that `thespis` understands."""
+"""Pages can be followed: every link has a target, and `thespis` accepts every command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thespis.cli.main import main
 from thespis.training.launch import check_settings
 
 ABSENT = re.compile(r"my_package|DIR|\.pem|\.yaml|pumped|demos|Swimmer|ALE/|minari|\$")
-"""What a reader has and this test has not, or what takes more than the package itself to look at."""
+"""Commands that need something from the reader, or more than the package itself."""
 
 
 TRAIN = [(page.name, words[1:]) for page in PAGES for words in commands(page) if words[0] == "train"]
@@ -22,7 +22,7 @@ OTHERS = [(page.name, words) for page in PAGES for words in commands(page) if wo
 
 
 def slug(heading: str) -> str:
-    """A heading's anchor, as GitHub makes it."""
+    """Return the anchor of a heading, as GitHub does."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
@@ -46,7 +46,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_training_commands_are_understood(
     page: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(ROOT)  # commands name the examples from there
+    monkeypatch.chdir(ROOT)  # commands name examples relative to the root
     if "--help" in words:
         with pytest.raises(SystemExit) as stop:
             main(["train", *words])
@@ -63,7 +63,7 @@ def test_training_commands_are_understood(
 def test_other_commands_are_understood(
     page: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Up to the runs they name, which are not here."""
+    """The commands are valid up to the runs that they name, which do not exist here."""
     monkeypatch.chdir(tmp_path)
     performed: list[Any] = []
     monkeypatch.setattr("thespis.cli.compare._compare", lambda args: performed.append(args) or 0)

@@ -1,4 +1,4 @@
-"""Deterministic policy gradients by the numbers: targets, both gradients, the target networks, noise and bounds."""
+"""Deterministic policy gradients with numbers: targets, both gradients, target networks, noise and bounds."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from thespis.networks.policy_runner import PolicyRunner, export_weights, load_we
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 LOPSIDED = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 10.0], np.float32))
 FREE = DPG(slope_clip=1e9)
-"""No slope is clipped."""
+"""A bound that clips no slope."""
 
 
 def network(seed: int = 0, actions: Any = LOPSIDED, **cfg: Any) -> DPGNetwork:
     settings = DPGNetworkConfig(hidden=(16,), critic_hidden=(16, 16), **cfg)
     made = init_network(lambda: DPGNetwork(BOX, actions, settings), seed)
-    with torch.no_grad():  # as if it had learned something: the first weights of the last layers are next to nothing
+    with torch.no_grad():  # larger weights, as after training: the initial ones of the last layers are near 0
         made.policy.weight.mul_(100.0)
         made.critic.output.weight.mul_(100.0)
     return made
@@ -63,7 +63,7 @@ def inputs(obs: Any) -> Inputs:
 def test_gradients_are_those_of_the_two_losses_written_out() -> None:
     made = network()
     update = DPGUpdate(made, FREE)
-    load_weights(made, export_weights(network(1)))  # so that the targets are other networks
+    load_weights(made, export_weights(network(1)))  # so that the target networks differ
     old = network(0)
     batch = transitions()
     gradients, metrics, priorities, _ = update.gradients(batch, want_metrics=True)
@@ -81,14 +81,14 @@ def test_gradients_are_those_of_the_two_losses_written_out() -> None:
         expected = critic if name.startswith("critic.") else actor
         assert expected is not None and expected.abs().max() > 0.0
         torch.testing.assert_close(ours, expected, msg=name)
-        assert name.startswith("critic.") or critic is None, "the critic's loss says nothing to the actor"
+        assert name.startswith("critic.") or critic is None, "the critic's loss has no gradient of the actor"
     assert metrics["train/loss"] == pytest.approx(critic_loss.item(), rel=1e-5)
     assert priorities is not None
     np.testing.assert_allclose(priorities, (q - targets).abs().detach().numpy(), rtol=1e-5)
 
 
 def test_the_actor_learns_from_the_critic_alone() -> None:
-    """Other rewards, actions and importance weights change the critic's gradients, and nothing of the actor's."""
+    """Other rewards, actions and importance weights change the critic's gradients, but not the actor's."""
     update = DPGUpdate(network(), FREE)
     names = [name for name, _ in update.network.named_parameters()]
     one = update.gradients(transitions()).values
@@ -116,7 +116,7 @@ def test_slopes_of_the_critic_are_clipped_one_by_one() -> None:
 
 @pytest.mark.parametrize("discount", [0.0, 0.729], ids=["terminated", "truncated"])
 def test_only_a_termination_cuts_the_future_off(discount: float) -> None:
-    """Rewards 2, 3 and 4 until the end, discounted by 0.9."""
+    """Rewards of 2, 3 and 4 to the end, with a discount of 0.9."""
     update = DPGUpdate(network(), FREE)
     batch = transitions(
         rewards=np.full(8, 7.94, np.float32), discounts=np.full(8, discount, np.float32)
@@ -166,8 +166,8 @@ def test_noise_has_the_deviation_of_each_environment_and_stays_in_bounds() -> No
     made = network(seed=2)
     obs = np.zeros((40_000, 3), np.float32)
     sigma = np.tile([0.05, 2.0], 20_000)
-    stepper = exploring(made, sigma)
-    acted = stepper.act(inputs(obs), ())
+    runner = exploring(made, sigma)
+    acted = runner.act(inputs(obs), ())
     with torch.no_grad():
         middle = made.act(torch.zeros(1, 3)).numpy()
     assert np.abs(middle).max() < 0.8
@@ -179,10 +179,10 @@ def test_there_is_no_noise_when_judged() -> None:
     made, obs = network(), transitions().obs
     with torch.no_grad():
         expected = made.act(torch.as_tensor(obs)).numpy()
-    for stepper in (PolicyRunner(made, np.random.default_rng(0)), exploring(made, 0.5)):
+    for runner in (PolicyRunner(made, np.random.default_rng(0)), exploring(made, 0.5)):
         for _ in range(2):
-            np.testing.assert_allclose(stepper.act(inputs(obs), (), greedy=True).actions, expected, rtol=1e-6)
-    assert not np.allclose(stepper.act(inputs(obs), ()).actions, expected, atol=0.1)
+            np.testing.assert_allclose(runner.act(inputs(obs), (), greedy=True).actions, expected, rtol=1e-6)
+    assert not np.allclose(runner.act(inputs(obs), ()).actions, expected, atol=0.1)
 
 
 def test_what_it_says_of_its_actions_is_what_the_critic_says() -> None:

@@ -1,4 +1,4 @@
-"""Q-learning by the numbers: targets, Huber loss, double, dueling, the target network, epsilon-greedy acting."""
+"""Q-learning with numbers: targets, Huber loss, double, dueling, target network, epsilon-greedy actions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_huber(error: float, loss: float) -> None:
 def test_gradients_are_those_of_the_loss_written_out(double: bool, dueling: bool) -> None:
     made = network(dueling=dueling)
     update = DQNUpdate(made, DQN(double=double))
-    load_weights(made, export_weights(network(1, dueling=dueling)))  # so that the target is another network
+    load_weights(made, export_weights(network(1, dueling=dueling)))  # so that the target network differs
     old = network(0, dueling=dueling)
     batch = transitions(weights=np.linspace(0.1, 1.0, 8, dtype=np.float32))
     gradients, metrics, priorities, _ = update.gradients(batch, want_metrics=True)
@@ -127,8 +127,8 @@ def test_the_period_can_be_counted_in_updates_that_others_make() -> None:
         update.observe(transitions())
         same = update.state()["target/advantage.weight"] == update.weights()["advantage.weight"]
         copied.append(bool(same.all()))
-    # 8: a server was restored to an earlier update. The last passes two periods at once, and is one copy.
-    assert copied == [True, False, False, True, True], "network 0 is what the target was made of"
+    # 8: a server was restored to an earlier update. The last step passes two periods at once, for one copy.
+    assert copied == [True, False, False, True, True], "the target is a copy of network 0"
 
 
 def test_a_loss_that_is_not_finite_is_refused() -> None:
@@ -150,10 +150,10 @@ def test_acting_in_numpy_takes_the_same_values(dueling: bool) -> None:
     made = network(dueling=dueling)
     obs = transitions().obs
     assert isinstance(obs, np.ndarray)
-    stepper = PolicyRunner(made, np.random.default_rng(0))
+    runner = PolicyRunner(made, np.random.default_rng(0))
     nothing = np.zeros(8, np.int64)
-    params, _ = stepper._forward(Inputs(obs, nothing.astype(bool), nothing, nothing.astype(np.float32)), ())
-    assert stepper._fast is not None
+    params, _ = runner._forward(Inputs(obs, nothing.astype(bool), nothing, nothing.astype(np.float32)), ())
+    assert runner._fast is not None
     np.testing.assert_allclose(params, q_of(made, obs).detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -171,7 +171,7 @@ def test_epsilon_is_the_share_of_actions_that_are_not_chosen() -> None:
     assert (greedy.mode(q)[0] == 1).all()
     greedy.epsilon = np.array([0.0, 1.0] * 20_000)
     actions, _ = greedy.sample(q, np.random.default_rng(0))
-    assert (actions[::2] == 1).all() and np.mean(actions[1::2] == 1) < 0.3, "each environment has its own"
+    assert (actions[::2] == 1).all() and np.mean(actions[1::2] == 1) < 0.3, "each environment has its own epsilon"
 
 
 @pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2,), np.float32), spaces.MultiDiscrete([2, 2])])

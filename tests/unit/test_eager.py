@@ -1,4 +1,4 @@
-"""Coroutines that are begun at once: what needs no waiting is done, and the rest is a task like any other."""
+"""Eager coroutines: they run at once until they first wait, and the rest is an ordinary task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Endpoints: however often a call is delivered, it takes effect once."""
+"""Endpoints: a repeated call takes effect once."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ class Counter:
     async def secret(self) -> None: ...
 
 
-def call(method: str, *args: Any, sequence: int = 0, settled: int = 0, life: int = 1, index: int = 0) -> RemoteCall:
-    return RemoteCall(("actor", index, life), sequence, settled, ("counter", 0), method, args)
+def call(
+    method: str, *args: Any, sequence: int = 0, settled: int = 0, incarnation: int = 1, index: int = 0
+) -> RemoteCall:
+    return RemoteCall(("actor", index, incarnation), sequence, settled, ("counter", 0), method, args)
 
 
 def play(scene: Any) -> None:
@@ -70,7 +72,7 @@ def test_a_call_repeated_while_it_is_answered_waits_for_the_same_answer() -> Non
     async def scene(counter: Counter, endpoint: Endpoint) -> None:
         asked = [asyncio.create_task(endpoint.answer(call("wait"))) for _ in range(3)]
         await asyncio.sleep(0)
-        asked[0].cancel()  # the first delivery was given up; the work was not
+        asked[0].cancel()  # the first delivery was cancelled, but not its work
         await asyncio.sleep(0)
         counter.gate.set()
         assert await asyncio.gather(*asked[1:]) == ["opened", "opened"]
@@ -97,11 +99,11 @@ def test_callers_are_told_apart() -> None:
     play(scene)
 
 
-def test_a_new_life_starts_counting_anew_and_ends_what_the_old_one_asked() -> None:
+def test_a_new_incarnation_starts_counting_anew_and_ends_what_the_old_one_asked() -> None:
     async def scene(counter: Counter, endpoint: Endpoint) -> None:
         old = asyncio.create_task(endpoint.answer(call("wait", sequence=7)))
         await asyncio.sleep(0.01)
-        assert await endpoint.answer(call("add", 1, life=2)) == 1
+        assert await endpoint.answer(call("add", 1, incarnation=2)) == 1
         with pytest.raises(asyncio.CancelledError):
             await old
         assert counter.stopped == 1
@@ -109,10 +111,10 @@ def test_a_new_life_starts_counting_anew_and_ends_what_the_old_one_asked() -> No
     play(scene)
 
 
-def test_the_end_of_an_old_life_does_not_touch_the_new_one() -> None:
+def test_the_end_of_an_old_incarnation_does_not_touch_the_new_one() -> None:
     async def scene(counter: Counter, endpoint: Endpoint) -> None:
-        await endpoint.answer(call("add", 1, life=1))
-        new = asyncio.create_task(endpoint.answer(call("wait", life=2)))
+        await endpoint.answer(call("add", 1, incarnation=1))
+        new = asyncio.create_task(endpoint.answer(call("wait", incarnation=2)))
         await asyncio.sleep(0)
         endpoint.lost(("actor", 0, 1))
         await asyncio.sleep(0)
@@ -159,7 +161,7 @@ def test_settled_answers_are_forgotten() -> None:
 
 
 def test_what_a_checkpoint_holds_is_not_done_again() -> None:
-    """A service that goes on from its checkpoint answers what it had done by then, and does what it had not."""
+    """A restored service answers calls from before its checkpoint, and executes later ones."""
 
     async def scene(counter: Counter, endpoint: Endpoint) -> None:
         await endpoint.answer(call("add", 5, sequence=3))
@@ -175,7 +177,9 @@ def test_what_a_checkpoint_holds_is_not_done_again() -> None:
         assert again.total == 5
         again.gate.set()
         assert await revived.answer(call("wait", sequence=4)) == "opened"
-        assert await revived.answer(call("add", 1, sequence=3, life=2)) == 7, "another life counts for itself"
+        assert await revived.answer(call("add", 1, sequence=3, incarnation=2)) == 7, (
+            "another incarnation has its own numbers"
+        )
         assert await revived.answer(call("add", 1, sequence=3, index=1)) == 8
 
     play(scene)

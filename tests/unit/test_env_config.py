@@ -1,4 +1,4 @@
-"""What is put around an environment: constructor arguments, wrappers, frame stack, time limit."""
+"""Settings of an environment: constructor arguments, wrappers, frame stack, time limit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Plus(gym.RewardWrapper[Any, Any]):
 
 
 class Fixed(gym.Env[Any, Any]):
-    """Observations of any space, the same number everywhere: 0 at the reset, then the steps taken."""
+    """Observations of any space, filled with the number of steps since the reset."""
 
     def __init__(self, space: Any) -> None:
         self.observation_space, self.action_space, self._time = space, Discrete(2), 0
@@ -87,7 +87,7 @@ def test_a_time_limit_replaces_that_of_the_id_in_native_vectors_and_elsewhere() 
     assert lengths(native, 8) == [7, 7, 7]
     wrapped = make_envs(EnvConfig("CartPole-v1", time_limit=7, wrappers=(Plus,)), 3)
     assert isinstance(wrapped._vector, SyncVector) and lengths(wrapped, 8) == [7, 7, 7]
-    assert lengths(make_envs(EnvConfig("MountainCar-v0", time_limit=250), 1), 251) == [250], "its own limit is 200"
+    assert lengths(make_envs(EnvConfig("MountainCar-v0", time_limit=250), 1), 251) == [250], "the id's own limit is 200"
     assert lengths(make_envs(EnvConfig(lambda: Chain(100), time_limit=4), 1), 10) == [4, 4]
 
 
@@ -108,11 +108,11 @@ def test_frames_are_stacked_along_the_axis_that_networks_read(space: Any, stacke
     envs = make_envs(EnvConfig(lambda: Fixed(space), frame_stack=3), 2)
     assert envs.observation_space.shape == stacked
     first = np.array(envs.reset(0))
-    assert first.shape == (2, *stacked) and not first.any(), "an episode opens with copies of its first observation"
+    assert first.shape == (2, *stacked) and not first.any(), "an episode starts with copies of its first observation"
     second = np.array(envs.step(np.zeros(2, np.int64)).obs)
     assert second.sum() * 3 == second.size, "one frame of three is new"
     if space.shape == (4, 5):
-        assert second[:, 2].all(), "the newest is the last"
+        assert second[:, 2].all(), "the newest frame is the last"
 
 
 def test_every_part_of_a_dict_or_tuple_is_stacked() -> None:

@@ -1,4 +1,4 @@
-"""An environment that hangs in the driver's own process: interrupted, named, and the run ends."""
+"""An environment that hangs in the driver's own process is interrupted and named, and the run ends."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_check_before_a_simulated_run_ends_too(within: str, stage: Stage) ->
 
 @pytest.mark.parametrize("blocks", [True, False])
 def test_a_run_within_an_event_loop_ends_too(blocks: bool, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the run has a thread of its own, whose system calls no signal interrupts: it is left behind."""
+    """In a notebook the run has its own thread. No signal interrupts its system calls, so the thread is left behind."""
     monkeypatch.setattr(module, "_GRACE_SECONDS", 0.5)
     env = lambda: Hangs("step", block if blocks else spin)  # noqa: E731
 
@@ -142,7 +142,7 @@ def test_a_person_in_a_debugger_may_take_time() -> None:
 
 
 def test_watchdogs_nest() -> None:
-    """A population's members are runs within a run."""
+    """The members of a population are runs within a run."""
     with EnvWatchdog(0.1):
         with EnvWatchdog(60.0), watch_env("make"):
             time.sleep(0.3)

@@ -1,4 +1,4 @@
-"""Making environments: ids, spaces, actions, seeds, and the errors a user can cause."""
+"""Making environments: ids, spaces, actions, seeds, and user errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from thespis.envs.toys import Chain
 
 
 class Probe(gym.Env[Any, Any]):
-    """Answers what it is told, and remembers its seeds and actions."""
+    """An environment that returns given results, and records its seeds and actions."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ def test_seeds_are_distinct_across_environments_and_episodes_and_reproducible() 
 
 
 def test_seeds_of_long_episodes_equal_those_of_short_ones() -> None:
-    """Episode e starts the same however long the earlier ones took."""
+    """The start of episode e does not depend on the length of earlier episodes."""
     probes = [Probe(length=2), Probe(length=5)]
     remaining = iter(probes)
     short = SyncVector(lambda: next(remaining), 2)
@@ -355,7 +355,7 @@ def test_atari_rewards_are_not_clipped() -> None:
 
 
 def test_atari_actions_stick_as_the_id_says() -> None:
-    """Without random no-ops, only sticky actions can make two seeds differ."""
+    """Without random no-ops, two seeds differ only by sticky actions."""
     pytest.importorskip("ale_py")
 
     def last(seed: int, **kwargs: Any) -> list[int]:
@@ -385,9 +385,9 @@ def test_filmed_atari_plays_the_game_that_training_saw() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(seen, shown, strict=True))
     frame = filmed.render()
     assert frame.shape == (210, 160, 3) and frame.dtype == np.uint8 and len(np.unique(frame)) > 3
-    beside = make_envs("ALE/Pong-v5", 2, render_mode="rgb_array")
-    beside.reset(0)
-    assert beside.render().shape == (210, 160, 3)
+    second = make_envs("ALE/Pong-v5", 2, render_mode="rgb_array")
+    second.reset(0)
+    assert second.render().shape == (210, 160, 3)
 
 
 def test_atari_uses_one_thread_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""Evolution strategies as arithmetic: ranks, weights, estimator, noise, members, statistics."""
+"""The arithmetic of evolution strategies: ranks, weights, estimator, noise, members, statistics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PAIRS = np.array([(10, 3), (7, 50), (-2, 5)], np.float32)
 
 
 PLAIN = ES(pairs=3, noise=0.1, optimizer=StepConfig(kind="sgd", learning_rate=1.0, weight_decay=0.0))
-"""Plain gradient ascent, so that what is applied can be read off the parameters."""
+"""Plain gradient ascent, so that the parameters show the applied step."""
 
 
 def network(cfg: ESNetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
@@ -46,7 +46,7 @@ def network(cfg: ESNetworkConfig, spaces: Spaces, seed: int) -> PolicyNetwork:
 
 
 def noise_rows(evolution: Evolution, algorithm: ES) -> Array:
-    """The directions of the present generation, `[pairs, n]`, as a worker would see them."""
+    """Return the directions of the current generation, `[pairs, n]`, as a worker computes them."""
     members = np.empty((2 * algorithm.directions, len(evolution.values)), np.float32)
     evolution.perturb(range(algorithm.directions), members)
     plus, minus = members[: algorithm.directions], members[algorithm.directions :]
@@ -79,11 +79,11 @@ def test_a_step_is_the_weighted_sum_of_the_noise_less_the_decay() -> None:
     start = np.array([1.0, -2.0])
     np.testing.assert_allclose(evolution.values, start + 0.5 * (rank_weights(PAIRS) @ rows - 0.1 * start), atol=1e-6)
     assert evolution.generation == 1
-    assert not np.allclose(noise_rows(evolution, algorithm), rows), "every generation has noise of its own"
+    assert not np.allclose(noise_rows(evolution, algorithm), rows), "every generation has its own noise"
 
 
 def test_the_estimator_finds_the_gradient_of_a_linear_function() -> None:
-    """Raw returns of c·θ + 7: the mean of (F+ − F−) ε / 2σ is c, and the offset cancels in every pair."""
+    """For returns c·θ + 7, the mean of (F+ − F−) ε / 2σ is c, and the offset cancels in every pair."""
     algorithm = replace(PLAIN, pairs=20_000)
     table = np.empty(1 << 18, np.float32)
     fill_noise(table, seed=1)
@@ -122,7 +122,7 @@ def test_whoever_has_the_returns_has_the_same_parameters() -> None:
     elsewhere = find_noise(table.address._replace(name="thespis-0"), seed=5)
     np.testing.assert_array_equal(there, elsewhere)
     there[0] += 1.0
-    assert table.values[0] == there[0] != elsewhere[0], "on one machine it is one memory, elsewhere a table of its own"
+    assert table.values[0] == there[0] != elsewhere[0], "one block of memory on a machine, an own table elsewhere"
     there[0] = elsewhere[0]
     rng, copies = np.random.default_rng(0), [np.ones(30, np.float32) for _ in range(3)]
     one, two = Evolution(algorithm, 0, copies[0], table.values), Evolution(algorithm, 0, copies[1], elsewhere)
@@ -157,7 +157,7 @@ SPACES: list[tuple[Any, Any]] = [
                                  ESNetworkConfig(hidden=())], ids=["normalised", "relu", "linear"])  # fmt: skip
 @pytest.mark.parametrize("spaces", SPACES, ids=["discrete", "box", "bytes"])
 def test_members_side_by_side_act_as_each_would_alone(spaces: Any, cfg: ESNetworkConfig) -> None:
-    """Against the network that is evaluated and saved."""
+    """Compare with the network that is evaluated and saved."""
     seen = Spaces(*spaces)
     rng = np.random.default_rng(0)
     members = BatchedMLP(6, seen, cfg)
@@ -172,9 +172,9 @@ def test_members_side_by_side_act_as_each_would_alone(spaces: Any, cfg: ESNetwor
     for row in range(6):
         policy.values[:] = members.parameters[row]
         made = network(cfg, seen, seed=1)
-        stepper = PolicyRunner(made, rng)
-        stepper.load(policy.weights(moments))
-        alone = stepper.act(one_input(obs[row : row + 1]), (), greedy=True).actions[0]
+        runner = PolicyRunner(made, rng)
+        runner.load(policy.weights(moments))
+        alone = runner.act(one_input(obs[row : row + 1]), (), greedy=True).actions[0]
         np.testing.assert_allclose(actions[row], alone, atol=1e-4)
 
 
@@ -201,17 +201,17 @@ def test_virtual_batch_normalisation_makes_perturbed_images_networks_see() -> No
     members.begin(None)
     found = [[part for part in net.modules() if isinstance(part, VirtualBatchNorm)]  # type: ignore[attr-defined]
              for net in members._networks]  # fmt: skip
-    assert len(found[0]) == 3, "one behind each convolution"
-    assert not torch.equal(found[0][0].mean, found[1][0].mean), "each member has statistics of its own"
+    assert len(found[0]) == 3, "one after each convolution"
+    assert not torch.equal(found[0][0].mean, found[1][0].mean), "each member has its own statistics"
     before = found[0][0].mean.clone()
     obs = rng.integers(0, 255, (2, 40, 40, 3), np.uint8)
     actions = members.act(obs)
-    assert actions.shape == (2,) and torch.equal(found[0][0].mean, before), "acting leaves them as they are"
+    assert actions.shape == (2,) and torch.equal(found[0][0].mean, before), "acting does not change them"
     policy = ESPolicy(network(cfg, IMAGE, seed=0), reference)
     policy.values[:] = members.parameters[1]
-    stepper = PolicyRunner(network(cfg, IMAGE, seed=3), rng)
-    stepper.load(policy.weights(None))
-    assert stepper.act(one_input(obs[1:]), (), greedy=True).actions[0] == actions[1], "what is saved acts the same"
+    runner = PolicyRunner(network(cfg, IMAGE, seed=3), rng)
+    runner.load(policy.weights(None))
+    assert runner.act(one_input(obs[1:]), (), greedy=True).actions[0] == actions[1], "the saved policy acts the same"
     plain: Any = network(replace(cfg, virtual_batch_norm=False), IMAGE, seed=0)
     assert not any("mean" in name for name in plain.state_dict())
 

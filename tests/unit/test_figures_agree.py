@@ -115,7 +115,7 @@ QUANTITIES = [
 
 
 def facts(text: str) -> Iterator[str]:
-    """The cells and sentences of a page, each with where it stands."""
+    """Return the cells and sentences of a page, each with its position."""
     title = heading = paragraph = ""
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("**", "")
     for block in re.split(r"\n\s*\n|\n(?=#)|(?<=\|)\n(?!\|)", text):
@@ -140,7 +140,7 @@ def _cells(lines: list[str], where: str) -> Iterator[str]:
 
 
 def values(pattern: str, text: str) -> list[tuple[str, str]]:
-    """Each fact that the pattern finds, with each number in it."""
+    """Yield each fact that the pattern finds, with each of its numbers."""
     found = [(fact, match) for fact in facts(text) if (match := re.search(pattern, fact, flags=re.IGNORECASE))]
     return [
         (fact, number + unit)
@@ -151,7 +151,7 @@ def values(pattern: str, text: str) -> list[tuple[str, str]]:
 
 
 def same(stated: str, home: str) -> bool:
-    """Whether a number is another one, rounded to the digits that it has."""
+    """Whether `stated` equals the home page's number, rounded to the digits of `stated`."""
     return abs(_value(stated) - _value(home)) <= 0.5 * _digit(stated) * (1 + 1e-9)
 
 
@@ -161,7 +161,7 @@ def _value(stated: str) -> float:
 
 
 def _digit(stated: str) -> float:
-    """What the last digit of a number is worth; zeros at the end of a whole number are taken to be rounded."""
+    """Return the value of the last digit of a number; zeros at the end of an integer count as rounded."""
     number, unit = _split(stated)
     whole, _, fraction = number.partition(".")
     digit = 10.0 ** -len(fraction) if fraction else 10.0 ** (len(whole) - len(whole.rstrip("0") or "0"))
@@ -197,7 +197,7 @@ def test_a_figure_is_the_same_on_every_page(quantity: Quantity) -> None:
 
 
 def test_the_picture_of_the_benchmarks_has_the_numbers_of_their_table() -> None:
-    """`python docs/make_figures.py peers` makes it of the table."""
+    """`python docs/make_figures.py peers` draws the picture from the table."""
     svg = text_of(ROOT / "docs" / "images" / "peers.svg")
     shown = {text for text in re.findall(r">\s*([^<>]+?)\s*</text>", svg) if text[0].isdigit()}
     table = {cell.strip() for cell in text_of(ROOT / "docs" / "benchmarks.md").split("|")}

@@ -1,4 +1,4 @@
-"""Command lines as people write them: units, short names, suggestions; and help that shows what matters first."""
+"""Command lines: units, short names and suggestions; help that shows the most used settings first."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_whole_numbers_elsewhere() -> None:
     assert isinstance(cfg, impala.Config)
     assert (cfg.algorithm.network.hidden, cfg.actors, cfg.seed) == ((1000, 64), 2, 3)
     assert with_settings(impala.Config(), {"total_steps": 1e6}).total_steps == 1_000_000
-    # What is text stays text.
+    # Text settings stay text.
     assert parse("impala", ["--env", "1e6"]).env == "1e6"
 
 
@@ -115,10 +115,10 @@ def test_help_has_every_setting_once(name: str) -> None:
     for algorithm in fitting_algorithms(type(plain)) if hasattr(plain, "algorithm") else [None]:
         cfg = plain if algorithm is None else with_settings(plain, {"algorithm": algorithm})
         lines = help_text(f"thespis train {name} [--config FILE]", cfg, "").splitlines()
-        lines = lines[lines.index("", 2) :]  # below the first screen
+        lines = lines[lines.index("", 2) :]  # after the first screen
         flags = [line.split()[0].rstrip(",") for line in lines if line.startswith("  --")]
         paths = {path: f"--{path.replace('_', '-')}" for path, *_ in walk_settings(cfg)}
-        paths["env_kwargs"] = "--env-kwargs.NAME"  # one flag for each of them
+        paths["env_kwargs"] = "--env-kwargs.NAME"  # one flag per setting
         assert sorted(flags) == sorted(paths.values())
         assert not [line for line in lines if line.strip().startswith("(default: ") and "  --" in line]
 
@@ -139,13 +139,13 @@ def test_what_matters_is_first_and_the_rest_is_grouped() -> None:
     ]
     assert "Presets change some defaults for CartPole-v1, " in shown
     known = {path for path, *_ in walk_settings(Experiment())}
-    assert {name for names in GROUPS.values() for name in names} <= known, "a group names a setting that is gone"
+    assert {name for names in GROUPS.values() for name in names} <= known, "a group names a setting that does not exist"
     assert {name for name in FIRST if "." not in name} - {"algorithm", "member", "learners"} <= known
 
 
 @pytest.mark.parametrize("name", architectures())
 def test_the_first_screen_has_the_settings_of_a_first_run(name: str, monkeypatch: Any, capsys: Any) -> None:
-    """A terminal of 80 columns and 24 lines shows all of them, and the line of the prompt."""
+    """A terminal of 80 columns and 24 lines shows all of them, and the prompt."""
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
         main(["train", name, "--help"])
@@ -154,7 +154,7 @@ def test_the_first_screen_has_the_settings_of_a_first_run(name: str, monkeypatch
     screen = "\n".join(out[:23])
     for flag in ("--env ", "--total-steps N", "--on ", "--run-dir PATH", "eval RUN --video FILE.gif"):
         assert flag in screen
-    if name in ("es", "pbt"):  # without an optimiser of gradients, or with the settings of a member
+    if name in ("es", "pbt"):  # no gradient optimiser, or settings of a member
         return
     for flag in ("--optimizer.learning-rate X", "--actors N", "--total-seconds X", "--checkpoint-every X", "--seed N"):
         assert flag in screen
@@ -182,7 +182,7 @@ def test_help_of_an_architecture_in_a_file(capsys: Any) -> None:
     with pytest.raises(SystemExit):
         main(["train", str(file), "--help"])
     out = " ".join(capsys.readouterr().out.split())
-    assert "--publish-every N Publish weights every this many updates." in out
+    assert "--publish-every N Publish weights every N updates." in out
     assert "--unroll-length N Steps per unroll. An actor sends an unroll, then pulls newer weights." in out
 
 

@@ -1,4 +1,4 @@
-"""Generalised advantages against hand-computed numbers, their definition, and what must not leak."""
+"""Generalised advantages: hand-computed numbers, the definition, and no leaks between episodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Case = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def random_case(seed: int, steps: int, batch: int) -> Case:
-    """v_tm1, v_t, r, discount, cut, valid with terminations, truncations and reset rows inside."""
+    """Return v_tm1, v_t, r, discount, cut, valid with terminations, truncations and reset rows."""
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(steps + 1, batch))
     terminated, truncated, invalid = rng.random((3, steps, batch)) < 0.15
@@ -54,7 +54,7 @@ def random_case(seed: int, steps: int, batch: int) -> Case:
 
 
 def by_definition(case: Case, lambda_: float) -> Tensor:
-    """The sum of discounted temporal differences, term by term, in O(T^2)."""
+    """Return the sum of discounted temporal differences, term by term, in O(T^2)."""
     v_tm1, v_t, r, discount, cut, valid = case
     found = torch.zeros_like(v_tm1)
     steps, batch = v_tm1.shape
@@ -79,7 +79,7 @@ def test_equals_the_definition(seed: int, steps: int, batch: int, lambda_: float
     v_tm1, v_t, r, discount, cut, valid = case
     found = gae(v_tm1, v_t, r, discount, cut, lambda_, valid)
     torch.testing.assert_close(found, by_definition(case, lambda_), rtol=1e-9, atol=1e-9)
-    assert all(torch.equal(part, copy) for part, copy in zip(case, kept, strict=True)), "inputs stay as they were"
+    assert all(torch.equal(part, copy) for part, copy in zip(case, kept, strict=True)), "inputs must not change"
 
 
 def test_a_reset_row_says_nothing_and_stops_traces() -> None:

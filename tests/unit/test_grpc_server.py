@@ -1,4 +1,4 @@
-"""Streams: who is let in, who is told what, and what becomes of a question when its stream breaks."""
+"""gRPC streams: accepted and refused clients, refusal messages, and requests on a broken stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 
 
 def signed(path: Path, names: str) -> Tls:
-    """A certificate that signs itself."""
+    """Make a self-signed certificate."""
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl")
     words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=thespis -addext "
@@ -48,7 +48,7 @@ def signed(path: Path, names: str) -> Tls:
 
 @pytest.mark.parametrize("way", ["memory", "unix", "tcp", "tls"])
 def test_actors_get_their_own_rows(way: str, request: pytest.FixtureRequest) -> None:
-    """Two actors, each of two groups that wait at the same time."""
+    """Two actors, each with two groups that wait at the same time."""
 
     async def script(made: Hall) -> None:
         async def ask(line: Any, actor: int, start: int) -> None:
@@ -70,17 +70,17 @@ def test_actors_get_their_own_rows(way: str, request: pytest.FixtureRequest) -> 
         assert endpoint.address.startswith(where.get(way, "127.0.0.1:"))
 
     tls = request.getfixturevalue("certificate") if way == "tls" else None
-    play(script, address=None if way == "unix" else "127.0.0.1", tls=tls, near=way == "memory")
+    play(script, address=None if way == "unix" else "127.0.0.1", tls=tls, shared_memory=way == "memory")
 
 
-# -- who is not let in --------------------------------------------------------------------------
+# -- refused clients ----------------------------------------------------------------------------
 
 
-def hello(actor: int = 0, life: int = 0, made: InferenceSchema | None = None) -> bytes:
-    return (made or layout()).hello(actor, life)
+def hello(actor: int = 0, incarnation: int = 0, made: InferenceSchema | None = None) -> bytes:
+    return (made or layout()).hello(actor, incarnation)
 
 
-def question(**change: Any) -> bytes:
+def request(**change: Any) -> bytes:
     result = StepMessage(
         Stream(("actor", 0), 0), 0, 0, np.zeros((ROWS, 1), np.float32), np.zeros(ROWS, np.float32),
         np.full(ROWS, 9, np.uint8), None,
@@ -102,44 +102,44 @@ REFUSED: dict[str, tuple[str | None, list[bytes], Any, str]] = {
     "no hello": ("", [b"hello"], CODE.INVALID_ARGUMENT, "opens with a hello"),
     "oversize hello": ("", [bytes(1 << 20)], CODE.RESOURCE_EXHAUSTED, "larger than max"),
     "oversize question": ("", [hello(), bytes(1 << 20)], CODE.RESOURCE_EXHAUSTED, "larger than max"),
-    "short question": ("", [hello(), question()[:-8]], CODE.INVALID_ARGUMENT, "bytes, not"),
+    "short question": ("", [hello(), request()[:-8]], CODE.INVALID_ARGUMENT, "bytes, not"),
     "unknown actor": ("", [hello(actor=9)], CODE.NOT_FOUND, "incarnation 0 of actor 9 is not expected"),
     "negative actor": ("", [hello(actor=-1)], CODE.NOT_FOUND, "incarnation 0 of actor -1 is not expected"),
-    "another life": ("", [hello(life=1)], CODE.NOT_FOUND, "incarnation 1 of actor 0 is not expected"),
+    "another incarnation": ("", [hello(incarnation=1)], CODE.NOT_FOUND, "incarnation 1 of actor 0 is not expected"),
     "second claim": ("", [hello(actor=1)], CODE.ALREADY_EXISTS, "actor 1 already has a stream"),
-    "other rows": ("", [hello(), question(), b"", question(**FEWER)], CODE.INVALID_ARGUMENT, "were not 2 before"),
+    "other rows": ("", [hello(), request(), b"", request(**FEWER)], CODE.INVALID_ARGUMENT, "were not 2 before"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_strangers_are_told_why(case: str) -> None:
-    """And meanwhile an actor goes on: its stream does not break, and no answer is missing."""
+    """Meanwhile an actor continues: its stream does not break, and every request gets a response."""
     token, messages, code, why = REFUSED[case]
 
     async def script(made: Hall) -> None:
         good = made.client(1)
         await good(*made.message(1))
-        endpoint = await made(Stream(("actor", 0), 0))  # actor 0 is expected, but somebody else comes
+        endpoint = await made(Stream(("actor", 0), 0))  # actor 0 is expected, but another client connects
         given = endpoint.token if token == "" else token
 
-        knocking = asyncio.create_task(knock(endpoint.address, given, messages))
+        knocking = asyncio.create_task(connect(endpoint.address, given, messages))
         stream = good._call
         for _ in range(10):
             await good(*made.message(1))
         status, details = await knocking
         assert status is code and re.search(why, details), details
         await good(*made.message(1))
-        assert good._call is stream, "the one stream that it ever had"
+        assert good._call is stream, "the actor's only stream"
         later = made.client(0, incarnation=1)
         assert (await later(*made.message(0, incarnation=1))).actions.tolist() == wanted(0, 0, ROWS), (
-            "the server lives on"
+            "the server continues"
         )
 
     play(script)
 
 
-async def knock(target: str, token: str | None, messages: list[bytes]) -> tuple[Any, str]:
-    """Say these things; where there is nothing to say, wait for the greeting and an answer. Returns what came of it."""
+async def connect(target: str, token: str | None, messages: list[bytes]) -> tuple[Any, str]:
+    """Send these messages; without messages, wait for the hello and a response. Return the outcome."""
     async with grpc.aio.insecure_channel(target) as channel:
         call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=() if token is None else ((TOKEN, token),))
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -154,19 +154,19 @@ async def knock(target: str, token: str | None, messages: list[bytes]) -> tuple[
 
 
 def test_a_refusal_waits_for_what_is_being_said() -> None:
-    """Its stream still carries the greeting when the question turns out to be malformed: the reason comes after it."""
+    """The server still sends its hello when it finds the request malformed: the reason follows the hello."""
 
     async def script(made: Hall) -> None:
-        for life in range(100):
-            target, token = await made(Stream(("actor", 0), life))
-            code, why = await knock(target, token, [hello(life=life), question()[:-8]])
+        for incarnation in range(100):
+            target, token = await made(Stream(("actor", 0), incarnation))
+            code, why = await connect(target, token, [hello(incarnation=incarnation), request()[:-8]])
             assert code is CODE.INVALID_ARGUMENT and "bytes, not" in why
 
     play(script)
 
 
 def test_an_answer_to_who_has_left_is_no_failure() -> None:
-    """The stream may break while an answer is on its way out; that the actor is gone is heard elsewhere."""
+    """The stream may break while a response is sent; another part of the server notices the lost actor."""
 
     class Left:
         async def write(self, answer: bytes) -> None:
@@ -183,9 +183,9 @@ def test_an_answer_to_who_has_left_is_no_failure() -> None:
 def test_the_same_environments_ask_once_at_a_time() -> None:
     async def script(made: Hall) -> None:
         target, token = await made(Stream(("actor", 0), 0))
-        code, why = await knock(target, token, [hello(), question(), question(number=1)])
+        code, why = await connect(target, token, [hello(), request(), request(number=1)])
         assert code is CODE.INVALID_ARGUMENT and "already have an open request" in why
-        assert all(request.responder.cancelled for request in made.server._requests), "nobody waits for this any more"
+        assert all(request.responder.cancelled for request in made.server._requests), "no client waits for this request"
 
     play(script, batch=100, patience=NEVER)
 
@@ -227,7 +227,7 @@ def test_a_connection_without_a_stream_is_not_kept(monkeypatch: pytest.MonkeyPat
 def test_an_actor_with_other_arrays_fails_with_the_reason(made: InferenceSchema) -> None:
     async def script(place: Hall) -> None:
         result = place.message(0)._replace(obs=np.zeros((ROWS, *made.observation[0].shape), made.observation[0].dtype))
-        for _ in range(2):  # it does not get better
+        for _ in range(2):  # a retry would fail in the same way
             with pytest.raises(ConnectionError, match="INVALID_ARGUMENT: actor 0 has observation .* takes"):
                 await place.clients[0](*result) if place.clients else await place.client(0, made=made)(*result)
 
@@ -237,10 +237,10 @@ def test_an_actor_with_other_arrays_fails_with_the_reason(made: InferenceSchema)
 # -- streams that break -------------------------------------------------------------------------
 
 
-def test_a_question_outlives_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_question_outincarnations_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A batch needs both actors; the stream of the first breaks while it waits for the second.
 
-    Three questions make a batch full, for one of those who asked is gone when it goes.
+    A batch is full with three requests, because one of the clients is gone when the batch runs.
     """
     monkeypatch.setattr(grpc_client, "_RETRY_SECONDS", 0.01)
 
@@ -263,18 +263,20 @@ def test_a_question_outlives_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_pat
             relay.cut()
             await pending_request(made.server, unlike=before)
             await asyncio.gather(waiting, other(*made.message(1)))
-        assert made.policy.batches == [2 * ROWS] * 5, "nobody was answered twice, or without the other"
+        assert made.policy.batches == [2 * ROWS] * 5, (
+            "a request was answered twice, or in a batch without the other actor"
+        )
         for _, unroll in made.unrolls:
             steps = np.diff(unroll.inputs.obs[:, 0, 0])
-            assert steps.tolist() == [100.0, 100.0], "no step is missing or there twice"
+            assert steps.tolist() == [100.0, 100.0], "a step is missing or duplicated"
         assert len(made.unrolls) == 4
         relay.close()
 
     play(script, batch=3 * ROWS, patience=NEVER)
 
 
-@pytest.mark.parametrize("near", [True, False], ids=["memory", "grpc"])
-def test_a_new_life_takes_the_place_of_the_old(near: bool) -> None:
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "grpc"])
+def test_a_new_life_takes_the_place_of_the_old(shared_memory: bool) -> None:
     async def script(made: Hall) -> None:
         old = made.client(0)
         for _ in range(4):
@@ -283,15 +285,17 @@ def test_a_new_life_takes_the_place_of_the_old(near: bool) -> None:
         made._numbers.clear()
         for _ in range(3):
             await new(*made.message(0, incarnation=1))
-        lives = [(stream.incarnation, unroll.inputs.obs[:, 0, 0].tolist()) for stream, unroll in made.unrolls]
-        assert lives == [(0, [0.0, 100.0, 200.0]), (1, [0.0, 100.0, 200.0])], "what the old had begun is dropped"
+        incarnations = [(stream.incarnation, unroll.inputs.obs[:, 0, 0].tolist()) for stream, unroll in made.unrolls]
+        assert incarnations == [(0, [0.0, 100.0, 200.0]), (1, [0.0, 100.0, 200.0])], (
+            "the unfinished unrolls of the old incarnation are dropped"
+        )
 
-    play(script, near=near)
+    play(script, shared_memory=shared_memory)
 
 
-@pytest.mark.parametrize("near", [True, False], ids=["memory", "grpc"])
-def test_a_server_that_was_restarted_is_found_where_it_is(near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shm_client if near else grpc_client, "_RETRY_SECONDS", 0.01)
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "grpc"])
+def test_a_server_that_was_restarted_is_found_where_it_is(shared_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm_client if shared_memory else grpc_client, "_RETRY_SECONDS", 0.01)
 
     async def script(made: Hall) -> None:
         line = made.client(0)
@@ -303,7 +307,7 @@ def test_a_server_that_was_restarted_is_found_where_it_is(near: bool, monkeypatc
         after = await made(Stream(("actor", 0), 0))
         assert before.address != after.address and before.token != after.token
 
-    play(script, near=near)
+    play(script, shared_memory=shared_memory)
 
 
 def test_the_socket_is_private_and_goes_with_the_server() -> None:

@@ -1,4 +1,4 @@
-"""The lineage of a population and the runs of its members: what is on disk is whole, and is all there is."""
+"""The history of a population and the runs of its members: the files are complete, and are the whole state."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ ROWS = [
 
 
 def test_members_are_what_the_lines_add_up_to(tmp_path: Path) -> None:
-    lineage = History(tmp_path)
-    lineage.add(ROWS[:2])
-    lineage.add(ROWS[2:5])
-    copied = lineage.members[0]
+    history = History(tmp_path)
+    history.add(ROWS[:2])
+    history.add(ROWS[2:5])
+    copied = history.members[0]
     assert (copied.run, copied.hypers, copied.steps, copied.score) == ("0-1", QUICK, 100, None)
-    lineage.add(ROWS[5:])
+    history.add(ROWS[5:])
     again = History(tmp_path)
     assert again.rows == read_history(tmp_path) == ROWS
-    assert again.members == lineage.members
-    assert (again.members[0].steps, again.members[0].updates) == (203, 20), "its own, not those it copied"
+    assert again.members == history.members
+    assert (again.members[0].steps, again.members[0].updates) == (203, 20), "its own steps, not the copied ones"
     line = json.loads((tmp_path / HISTORY_FILE).read_text().splitlines()[4])
     assert (line["member"], line["from"], line["return"]) == (0, 1, 20.0)
     assert (line["before"], line["after"]) == (SLOW, QUICK)
 
 
 def test_a_torn_line_never_happened(tmp_path: Path) -> None:
-    lineage = History(tmp_path)
-    lineage.add(ROWS[:3])
+    history = History(tmp_path)
+    history.add(ROWS[:3])
     with (tmp_path / HISTORY_FILE).open("ab") as file:
         file.write(b'{"event": "copy", "mem')
     again = History(tmp_path)
@@ -60,17 +60,17 @@ def test_a_torn_line_never_happened(tmp_path: Path) -> None:
 
 
 def test_failures_in_a_row_are_counted(tmp_path: Path) -> None:
-    lineage = History(tmp_path)
+    history = History(tmp_path)
     failed = HistoryRow("ready", 1.0, 0, "0-0", error="boom", after=SLOW)
-    lineage.add([ROWS[0], failed, failed])
-    assert lineage.members[0].failures == 2
-    lineage.add([ROWS[3]])
-    assert lineage.members[0].failures == 0
+    history.add([ROWS[0], failed, failed])
+    assert history.members[0].failures == 2
+    history.add([ROWS[3]])
+    assert history.members[0].failures == 0
 
 
 def test_ancestors_and_the_picture(tmp_path: Path) -> None:
-    lineage = History(tmp_path)
-    lineage.add(ROWS)
+    history = History(tmp_path)
+    history.add(ROWS)
     assert ancestors(ROWS, 0) == [0, 1] and ancestors(ROWS, 1) == [1]
     assert describe_ancestry(tmp_path) == [
         "  member 0 leads with 60: optimizer.learning_rate 0.01",
@@ -82,13 +82,13 @@ def test_ancestors_and_the_picture(tmp_path: Path) -> None:
 
 def test_without_matplotlib_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert draw_ancestry(tmp_path) == '  no plot of the lineage: pip install "thespis[plots]"'
+    assert draw_ancestry(tmp_path) == '  no plot of the population: pip install "thespis[plots]"'
     assert not (tmp_path / "ancestry.png").exists()
 
 
 @pytest.fixture
 def members(tmp_path: Path) -> MemberRuns:
-    """Member 0 with two checkpoints."""
+    """The run of member 0, with two checkpoints."""
     made = MemberRuns(tmp_path / "members", "impala", Config())
     checkpoints = Checkpoints(made.path("0-0") / "checkpoints", keep=2)
     for update in (1, 2):
@@ -110,7 +110,7 @@ def test_a_copy_is_the_same_to_the_bit_and_has_its_own_settings(members: MemberR
     assert members.begun("1-1")
     members.retire("0-0")
     weights = members.weights("1-1")
-    assert weights is not None and weights["w"].tolist() == [2, 2, 2], "it does not need the one it was copied from"
+    assert weights is not None and weights["w"].tolist() == [2, 2, 2], "the copy does not need the original"
 
 
 def test_no_two_runs_share_a_seed(members: MemberRuns) -> None:
@@ -119,7 +119,7 @@ def test_no_two_runs_share_a_seed(members: MemberRuns) -> None:
 
 
 def test_killed_anywhere_a_copy_is_whole_or_not_there(members: MemberRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the n-th call that touches the disk on, nothing reaches it any more; for every n there is."""
+    """The disk fails from its n-th call on, for every n."""
     killed, number = True, 0
     while killed:
         number += 1

@@ -12,7 +12,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 def imported(path: Path) -> set[str]:
-    """The last parts of the names of all modules that a file imports."""
+    """Return the last parts of the names of all modules that a file imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -23,7 +23,7 @@ def imported(path: Path) -> set[str]:
 
 
 def test_nobody_imports_a_test_module() -> None:
-    """Helpers that several modules share stand in modules without tests."""
+    """Helpers that several modules share are in modules without tests."""
     modules = {path.stem for path in TESTS.rglob("test_*.py")}
     importers = {path.name: imported(path) & modules for path in TESTS.rglob("*.py")}
     assert not {name: found for name, found in importers.items() if found}
@@ -39,7 +39,7 @@ REPEATED = {"Config", "program", "validate", "run"}
 
 
 def defined(path: Path) -> set[str]:
-    """The names without leading underscore that a module defines: classes, functions, constants and aliases."""
+    """Return the public names that a module defines: classes, functions, constants and aliases."""
     names: set[str] = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -62,7 +62,7 @@ def test_every_public_name_is_defined_in_one_module() -> None:
 
 
 def test_everything_public_has_a_docstring() -> None:
-    """Modules, classes, functions, and methods of public classes."""
+    """Modules, public classes and functions, and methods of public classes have docstrings."""
     missing: list[str] = []
     for path in sorted(PACKAGE.rglob("*.py")):
         module = ast.parse(path.read_text())

@@ -1,4 +1,4 @@
-"""The inference server alone: rows of each response, when a batch runs, and which weights act."""
+"""The inference server alone: the rows of each response, the time of a batch, and the acting weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Scene:
-    """A server with what it needs; unrolls are of two steps."""
+    """Build a server; unrolls have two steps."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Scene:
         await asyncio.gather(self.running, return_exceptions=True)
 
     def request(self, actor: int, rows: int = 2, incarnation: int = 0) -> asyncio.Future[Any]:
-        """The next request of an actor, whose observations identify it, its environments and the request."""
+        """Return the next request of an actor; observations identify actor, environment and request."""
         number = self._numbers.get(actor, 0)
         self._numbers[actor] = number + 1
         obs = (actor * 10_000 + number * 100 + np.arange(rows, dtype=np.float32))[:, None]
@@ -68,7 +68,7 @@ class Scene:
     seed=st.integers(0, 2**32),
 )
 def test_every_actor_gets_its_own_rows(rows: list[int], batch: int, seed: int) -> None:
-    """In any order of arrival, and for any batch size."""
+    """Every request gets its own rows, in any order of arrival and for any batch size."""
     order = random.Random(seed)
 
     async def actor(scene: Scene, index: int) -> None:
@@ -108,7 +108,9 @@ def test_a_batch_runs_when_it_is_full() -> None:
 def test_the_request_that_fills_a_batch_gets_its_response_at_once() -> None:
     async def play() -> None:
         async with Scene(batch=4, patience=NEVER, context=FakeContext) as scene:
-            await asyncio.gather(*(scene.request(actor) for actor in range(2)))  # the first weights are loaded now
+            await asyncio.gather(
+                *(scene.request(actor) for actor in range(2))
+            )  # the server has loaded the first weights
             first, second = scene.request(0), scene.request(1)
             assert second.done() and first.done() and first.result().actions.tolist() == wanted(0, 1, 2)
 

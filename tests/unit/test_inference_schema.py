@@ -1,4 +1,4 @@
-"""The schema of streams: what is said is what is heard, and what is not of the schema is called so."""
+"""The schema of streams: a round trip of every message, and errors for malformed ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def layout(space: str = "vector", actions: Any = None, environments: int = 8) ->
 
 
 def result(made: InferenceSchema, rows: int, truncated: list[bool], finals: bool, seed: int = 0) -> StepMessage:
-    """A question full of noise."""
+    """Return a request with random content."""
     rng = np.random.default_rng(seed)
 
     def noise(number: int) -> Any:
@@ -83,7 +83,7 @@ def test_an_answer_arrives_as_it_was_given(actions: Any) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.binary(max_size=400), st.tuples(st.integers(0, 230), st.binary(min_size=1, max_size=8))))
 def test_noise_is_malformed_and_nothing_worse(noise: Any) -> None:
-    """Whole messages of noise, and good ones with some bytes overwritten."""
+    """Random messages, and valid ones with some bytes overwritten, are refused or decoded."""
     made = layout()
     if isinstance(noise, tuple):
         at, some = noise

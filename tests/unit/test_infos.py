@@ -1,4 +1,4 @@
-"""Numbers in `info` at the end of episodes: from every kind of vector, through reports, to metrics."""
+"""Numbers in `info` at the end of episodes: from every kind of vector to reports and metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from thespis.runs.monitor import Monitor
 
 
 class Goal(gym.Env[Any, Any]):
-    """Ends after `length` steps; every other episode succeeds. Each step tells a distance; the last one counts."""
+    """Ends after `length` steps; every other episode succeeds. Each step reports a distance; the last one counts."""
 
     def __init__(self, length: int = 3) -> None:
         self.observation_space, self.action_space = Box(-1.0, 1.0, (2,), np.float32), Discrete(2)
@@ -105,7 +105,7 @@ def test_means_are_of_the_window_and_survive_a_checkpoint() -> None:
     row = monitor.row(2.0)
     assert row["rollout/success_rate"] == 0.25 and row["rollout/info/x"] == np.mean(range(100, 200))
     assert Monitor.restore(saved, None, 1.0).row(2.0)["rollout/success_rate"] == 0.25
-    assert means([Episode(0.0, 1), Episode(0.0, 1, {"x": 2.0})]) == {"x": 2.0}, "over the episodes that have it"
+    assert means([Episode(0.0, 1), Episode(0.0, 1, {"x": 2.0})]) == {"x": 2.0}, "over the episodes that report it"
     assert metric("is_success", "eval") == "eval/success_rate" and metric("x", "rollout") == "rollout/info/x"
 
 

@@ -1,4 +1,4 @@
-"""Layers by numpy against torch's own, forth and back."""
+"""Layers in numpy against torch's own, forward and backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group of learners by itself: what a round returns, who takes part in it, and how a learner enters."""
+"""A group of learners alone: the result of a round, its members, and how a learner enters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT = 4.0
 
 
 class Clock(FakeContext):
-    """Sleeps end when the test moves the time."""
+    """A context whose sleeps end when the test advances the time."""
 
     async def sleep(self, seconds: float) -> None:
         until = self.time + seconds

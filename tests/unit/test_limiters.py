@@ -1,4 +1,4 @@
-"""The limiter keeps its band, and with settings that it accepts somebody can always go on."""
+"""The limiter keeps its band, and accepted settings never deadlock."""
 
 from __future__ import annotations
 

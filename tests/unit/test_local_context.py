@@ -1,4 +1,4 @@
-"""Real time for a role: when it lets its process look at something else, and what it says it did."""
+"""The role context of real time: when it yields to other events, and what it reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thespis.runtime.process import Status, status_page
 
 
 class Clock:
-    """Goes on when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -32,7 +32,7 @@ def a_context() -> LocalContext:
 
 
 async def turns_in_a_second(ctx: LocalContext, time: Clock) -> int:
-    """How often others of the process have their turn while the role works for a second, a 128th at a time."""
+    """Count how often the role yields while it works for a second in steps of 1/128 s."""
     turns = 0
 
     async def other() -> None:

@@ -1,4 +1,4 @@
-"""log.txt: bounded whatever is printed, and begun again where it was deleted."""
+"""log.txt: its size is bounded, and a deleted file is created again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_long_log_keeps_its_beginning_and_its_end(tmp_path: Path, monkeypatch:
     path = tmp_path / "log.txt"
     log = RunLog(path)
     log.write("it begins")
-    with path.open("ab", buffering=0) as process:  # as the processes of a run do
+    with path.open("ab", buffering=0) as process:  # as processes of a run do
         for number in range(2000):
             process.write(f"line {number}\n".encode())
         log.trim()

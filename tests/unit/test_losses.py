@@ -1,4 +1,4 @@
-"""Slopes that are written by hand are the derivatives of the losses that can be read, by autograd."""
+"""Derivatives written by hand equal those of the readable losses by autograd."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from thespis.algorithms.vtrace import VTrace
 from thespis.core.types import Labelled
 
 Case = tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]
-"""The loss, what it is differentiated by, and the slopes by hand."""
+"""A loss, its inputs, and the slopes by hand."""
 ROWS = (7, 5)
 
 
@@ -37,7 +37,7 @@ def leaf(rng: torch.Generator, *shape: int, scale: float = 1.0) -> Tensor:
 
 
 def row_weights(rng: torch.Generator, reduction: str) -> tuple[Tensor, Tensor]:
-    """Which rows are valid, some not, and what each weighs."""
+    """Return the valid rows and their weights; some rows are invalid."""
     valid = torch.rand(*ROWS, generator=rng) < 0.7
     weight = valid.float()
     return valid, weight / weight.sum() if reduction == "mean" else weight
@@ -53,7 +53,7 @@ def vtrace_case(rng: torch.Generator, reduction: str) -> Case:
 
 
 def ppo_case(rng: torch.Generator, value_clip: float) -> Case:
-    """Ratios and values on both sides of every clip. An invalid row has a ratio of 1, whatever its action was."""
+    """Ratios and values on both sides of every clip. An invalid row has a ratio of 1 for any action."""
     valid, weight = row_weights(rng, "mean")
     logp, entropy, values = leaf(rng, *ROWS, scale=0.4), leaf(rng, *ROWS), leaf(rng, *ROWS, scale=0.5)
     old, nothing = draw(rng, *ROWS, scale=0.4), torch.empty(0)
@@ -90,14 +90,14 @@ def critic_case(rng: torch.Generator) -> Case:
 
 
 class Bowl:
-    """A critic whose value is steeper the further an action is from a point that depends on the features."""
+    """A critic whose slope grows with the distance of the action from a point that depends on the features."""
 
     def value(self, features: Tensor, actions: Tensor) -> Tensor:
         return -(actions - features).pow(3).sum(-1)
 
 
 def actor_case(rng: torch.Generator) -> Case:
-    """Without a clip the surrogate has the gradient of -mean Q along the policy's own actions."""
+    """Without a clip the surrogate has the gradient of -mean Q at the policy's own actions."""
     critic: Any = Bowl()
     actions, features = leaf(rng, 6, 3), draw(rng, 6, 3)
     by_hand = torch.autograd.grad(dpg_actor_loss(actions, action_slopes(critic, features, actions, 1e9)), [actions])
@@ -105,7 +105,7 @@ def actor_case(rng: torch.Generator) -> Case:
 
 
 def qtopt_case(rng: torch.Generator, kind: str) -> Case:
-    """Through the update itself, with the scores as the network's only parameters."""
+    """Test the update itself, with the scores as the network's only parameters."""
     q, targets = leaf(rng, 8), torch.rand(8, generator=rng)
     network: Any = SimpleNamespace(
         critic=lambda obs, actions: q,
@@ -137,7 +137,7 @@ def test_slopes_are_the_derivatives_of_the_loss(name: str, seed: int) -> None:
     loss, inputs, slopes = CASES[name](torch.Generator().manual_seed(seed))
     expected = torch.autograd.grad(loss, list(inputs))
     for by_hand, derived in zip(slopes, expected, strict=True):
-        assert derived.any(), "a loss that ignores an input would agree with anything that does"
+        assert derived.any(), "a loss that ignores an input would pass any check"
         torch.testing.assert_close(by_hand, derived, rtol=1e-5, atol=1e-7)
 
 
@@ -153,7 +153,7 @@ def test_the_actor_s_slopes_are_clipped_one_by_one() -> None:
 
 @pytest.mark.parametrize("decay", [0.0, 0.005])
 def test_the_search_gradient_is_a_weighted_sum_of_directions(decay: float) -> None:
-    """That of decay / 2 * |values|^2 - the sum of weight * (direction . values)."""
+    """The search gradient is that of decay / 2 * |values|^2 - sum of weight * (direction . values)."""
     rng = np.random.default_rng(0)
     values, directions = rng.normal(size=20).astype(np.float32), rng.normal(size=(8, 20)).astype(np.float32)
     weights = rng.normal(size=8) * (rng.random(8) < 0.7)

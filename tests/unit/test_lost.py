@@ -1,4 +1,4 @@
-"""Environments and networks of a user's own: their policies can be loaded, whatever became of the functions."""
+"""Custom environments and networks: a policy can be loaded although the code is gone or has no name."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_has_no_name_trains_and_its_policy_is_loaded_without_it(
     env: Any = {"lambda": lambda: Chain(), "local": inside, "partial": part, "object": Callable()}
     run = train("impala", env=env[kind], run_dir=tmp_path / "run", **SMALL)
     assert "another process cannot import the environment" in (tmp_path / "run" / "log.txt").read_text()
-    assert run.env_config().env is env[kind], "this process still has it"
+    assert run.env_config().env is env[kind], "this process still has the function"
     loaded = load(str(tmp_path / "run"))
     assert loaded.policy.act(np.zeros(2, np.float32)) in (0, 1)
     with pytest.raises(ThespisError, match=r"the environment of this run, .*, cannot be imported: it is a lambda"):
@@ -153,7 +153,7 @@ def test_paths_are_written_so_that_they_are_found_from_anywhere(
     written = yaml.safe_load((tmp_path / "there" / "run" / "config.yaml").read_text())
     assert written["env"] == f"{tmp_path}/there/my_env.py::make"
     assert written["wrapper"] == [f"{tmp_path}/there/my_env.py::Same"]
-    assert locate(resolve(written["env"])) == written["env"], "a function of a file is found by that file"
+    assert locate(resolve(written["env"])) == written["env"], "the file's location finds the function"
     monkeypatch.chdir(tmp_path)
     assert main.main(["eval", f"there/{run.path}", "--episodes", "1"]) == 0
     (tmp_path / "there" / "my_env.py").unlink()
@@ -199,7 +199,7 @@ async def _started(roles: bytes) -> list[Any]:
 
 
 def test_a_process_does_not_train_what_its_roles_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function is sent by the name of its module; that module must not start the run once more in every process."""
+    """A function is sent by its module's name. Importing that module in every process must not start runs."""
     import asyncio
 
     (tmp_path / "recursive.py").write_text(SCRIPT.replace("RUN", "'runs'").replace("ON", "'simulation'"))

@@ -1,4 +1,4 @@
-"""A batch of several replays: who it is drawn from, where its priorities go, and that demonstrations stay."""
+"""Batches from several replays: the origin of sequences, their priorities, and permanent demonstrations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODE = Lock().code
 
 
 class Shelf:
-    """A replay whose every sequence is marked with its name."""
+    """A replay that marks every sequence with the replay's name."""
 
     def __init__(self, mark: float, state: bool) -> None:
         self.mark, self.state = mark, state
@@ -36,7 +36,7 @@ class Shelf:
         return Origin(chance, FakeEdge(self.sample), FakeEdge(self.prioritise))
 
     async def sample(self, items: int) -> SequenceBatch:
-        assert items > 0, "nobody is asked for nothing"
+        assert items > 0, "no call may ask for 0 sequences"
         self.asked.append(items)
         keys = self.keys + np.arange(items)
         self.keys += items
@@ -53,21 +53,23 @@ class Shelf:
 
 
 def drink(ratio: float, batches: int, times: int, batch: int = 16) -> tuple[Shelf, Shelf, list[Array]]:
-    """Take batches and hand them back; the marks of what was in each."""
-    lived, shown = Shelf(1.0, True), Shelf(-1.0, False)
+    """Take batches and return priorities; return the marks in each batch."""
+    agent, shown = Shelf(1.0, True), Shelf(-1.0, False)
     ctx = FakeContext(Identity("learner", 0, run_seed=0))
     marks: list[Array] = []
     taken_in: list[int] = []
 
     async def scene() -> None:
-        origins = [lived.origin(1 - ratio), shown.origin(ratio)]
+        origins = [agent.origin(1 - ratio), shown.origin(ratio)]
         source = MixedSource(ctx, origins, batch, batches, lambda number: (np.zeros((number, 5), np.float32),))
         for _ in range(times):
             taken = await source.next()
             obs: Any = taken.inputs.obs
             marks.append(obs[0, :, 0])
-            np.testing.assert_array_equal(taken.weights, 1.0)  # of the largest in its own replay, not in both
-            # The agent's states are those stored, those of demonstrations the ones that open an episode.
+            np.testing.assert_array_equal(
+                taken.weights, 1.0
+            )  # divided by the largest weight of its own replay, not of both
+            # The agent's sequences have stored states; demonstrations have initial states.
             np.testing.assert_array_equal(taken.state[0][:, 0], np.where(marks[-1] > 0, 7.0, 0.0))
             taken_in.append(taken.env_steps_at_sample)
             await source.done(taken, marks[-1] * (1 + taken.keys))
@@ -75,8 +77,8 @@ def drink(ratio: float, batches: int, times: int, batch: int = 16) -> tuple[Shel
         await source.close()
 
     asyncio.run(scene())
-    assert taken_in == sorted(taken_in) and all(count <= 1000 * lived.keys for count in taken_in), "the agent's steps"
-    return lived, shown, marks
+    assert taken_in == sorted(taken_in) and all(count <= 1000 * agent.keys for count in taken_in), "the agent's steps"
+    return agent, shown, marks
 
 
 @pytest.mark.parametrize(("ratio", "batches"), [(0.25, 1), (0.25, 4), (1 / 16, 3)])
@@ -98,12 +100,12 @@ def test_at_the_ends_of_the_ratio_one_replay_is_never_touched(ratio: float, idle
 
 
 def test_priorities_go_back_to_where_a_sequence_came_from() -> None:
-    lived, shown, marks = drink(0.25, 2, 50)
-    for shelf in (lived, shown):
+    agent, shown, marks = drink(0.25, 2, 50)
+    for shelf in (agent, shown):
         keys = np.concatenate([keys for keys, _ in shelf.sent])
         np.testing.assert_array_equal(keys, np.arange(len(keys)), "each once, in order")
         np.testing.assert_array_equal(np.concatenate([sent for _, sent in shelf.sent]), shelf.mark * (1 + keys))
-    assert sum(len(keys) for shelf in (lived, shown) for keys, _ in shelf.sent) == sum(map(len, marks))
+    assert sum(len(keys) for shelf in (agent, shown) for keys, _ in shelf.sent) == sum(map(len, marks))
 
 
 def lock(**settings: Any) -> Config:
@@ -121,7 +123,7 @@ def demonstrations(cfg: Config) -> Demonstrations:
 
 
 def test_demonstrations_are_sequences_of_whole_episodes() -> None:
-    """Starts at 0, 4 and 8 of ten steps; the last has two steps, which the one before teaches as well: left out."""
+    """Sequences start at steps 0, 4 and 8 of ten. The last one has no steps beyond the second, so it is left out."""
     drawn: Any = asyncio.run(demonstrations(lock()).sample(60))
     opens = drawn.inputs.first[2]
     assert set(drawn.keys % 11) == {0, 4} and len(set(drawn.keys)) == 10
@@ -132,7 +134,7 @@ def test_demonstrations_are_sequences_of_whole_episodes() -> None:
         taken = drawn.actions[:, i][drawn.valid[:, i]]
         assert taken.tolist() == (CODE[:6] if opens[i] else CODE[4:])
         assert drawn.inputs.last_action[2, i] == (0 if opens[i] else CODE[start + 1])
-    # After the two burnt in, four are left of the second; the reward at the end reaches back three steps.
+    # The second sequence has four steps after its burn-in of two; the last reward reaches back three steps.
     assert not drawn.rewards[:, opens].any()
     for ended in drawn.rewards[:4, ~opens].T:
         np.testing.assert_allclose(ended, [0.0, 0.997**2, 0.997, 1.0], rtol=1e-6)

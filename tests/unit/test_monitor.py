@@ -1,4 +1,4 @@
-"""The monitor's arithmetic, checked by hand."""
+"""The arithmetic of the monitor, checked by hand."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_threshold_is_seen_inside_a_report_and_not_unseen() -> None:
 
 
 def test_the_return_that_ended_the_run_is_the_one_that_is_shown() -> None:
-    """Episodes still finish while processes stop; they count, but the mean that decided stays."""
+    """Episodes that finish during shutdown count, but the mean that ended the run does not change."""
     monitor = Monitor(threshold=10.0)
     monitor.add(actor(0, 1.0, 40, 0.0, *[10.0] * 100, *[0.0] * 50), 3.0)
     monitor.add(actor(0, 1.0, 40, 0.0, *[0.0] * 50), 4.0)
@@ -146,7 +146,7 @@ def test_speed_is_from_the_first_update_to_the_last() -> None:
     assert monitor.steps_per_second == 75.0
     summary = monitor.summary(WHO, "x", 20.0, None, None)
     assert summary["learning_seconds"] == 4.0
-    assert summary["updates_per_second"] == 0.25, "one update in those seconds; the first began them"
+    assert summary["updates_per_second"] == 0.25, "one update in that time, which starts at the first update"
 
 
 @pytest.mark.parametrize(("processes", "seconds"), [(True, 7.0), (False, 15.0)])
@@ -183,7 +183,7 @@ def test_the_start_up_of_a_resumed_run_takes_nothing_of_its_time(processes: bool
 
 
 def test_the_last_row_has_the_speed_until_the_last_step() -> None:
-    """No environment is stepped during the final evaluation, which would show as a slow run."""
+    """The time of the final evaluation does not count, because no role steps then."""
     monitor = Monitor()
     monitor.add(actor(0, 1.0, 10, 0.0), 1.0)
     monitor.row(1.0)
@@ -206,9 +206,7 @@ def test_the_newest_evaluation_counts() -> None:
     assert "eval/mean_reward" not in monitor.row(2.0)
     saved = Monitor.restore(strict(json.dumps(monitor.state(2.0)).encode()), None, 2.0)
     for each in (monitor, saved):
-        assert View.of(each, WHO, None, 3.0).evaluation == EvaluationView(9.0, 5, 300), (
-            "shown until there is a newer one"
-        )
+        assert View.of(each, WHO, None, 3.0).evaluation == EvaluationView(9.0, 5, 300), "shown until a newer evaluation"
 
 
 KEYS = """
@@ -272,7 +270,7 @@ def busy_monitor() -> Monitor:
     rng = np.random.default_rng(0)
     for k in range(1, 8):
         now = k / 3.0
-        # Float32 rewards, as an environment may give them, must fit in JSON too.
+        # Float32 rewards must fit in JSON, too.
         monitor.add(actor(0, 0.1, 7, 0.1 / 3.0, *rng.random(20).astype(np.float32)), now)
         monitor.add(learner(1, (0.1 * k,)), now)
         monitor.row(now)
@@ -289,7 +287,7 @@ def test_a_restored_monitor_goes_on_to_the_bit() -> None:
     for monitor in (whole, resumed):
         monitor.add(actor(0, 0.1, 7, 0.01, 0.7, 0.1), now + 0.1)
         monitor.add(learner(1), now + 0.2)
-    # Both intervals began at the row that came with the checkpoint.
+    # Both intervals start at the row of the checkpoint.
     assert resumed.row(now + 0.3) == whole.row(now + 0.3)
     assert resumed.summary(WHO, "x", now + 1.0, None, None) == whole.summary(WHO, "x", now + 1.0, None, None)
 

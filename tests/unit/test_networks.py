@@ -1,4 +1,4 @@
-"""Networks on every space, distributions against torch's own, recurrent resets, and acting that learning reproduces."""
+"""Networks on every space, distributions against torch's own, recurrent resets, and equal acting and learning."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build(
     observations: spaces.Space[Any], actions: spaces.Space[Any] = ACTIONS["discrete"], **changes: object
 ) -> ActorCritic:
     network = init_network(lambda: ActorCritic(observations, actions, config(**changes)), seed=1)
-    with torch.no_grad():  # The stock policy starts almost uniform; make differences visible.
+    with torch.no_grad():  # The stock policy is almost uniform at first; larger weights make differences visible.
         network.policy.weight.mul_(50.0)
     return network
 
@@ -83,8 +83,8 @@ def blank_inputs(obs: Tree, actions: spaces.Space[Any], batch: int) -> Inputs:
 def test_every_observation_space_acts(space: spaces.Space[Any], torso: str, lstm: int) -> None:
     space.seed(0)
     actions = ACTIONS["discrete"]
-    stepper = PolicyRunner(build(space, torso=torso, lstm=lstm), np.random.default_rng(0))
-    acted = stepper.act(blank_inputs(stack(space, 2), actions, 2), stepper.initial_state(2))
+    runner = PolicyRunner(build(space, torso=torso, lstm=lstm), np.random.default_rng(0))
+    acted = runner.act(blank_inputs(stack(space, 2), actions, 2), runner.initial_state(2))
     assert acted.actions.shape == (2,) and acted.logp.dtype == np.float32
     assert [part.shape for part in acted.state] == ([(2, 8)] * 2 if lstm else [])
 
@@ -157,7 +157,7 @@ def torch_evaluate(
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_the_divergence_of_two_policies(name: str) -> None:
-    """Against torch's own, against the mean of log p - log q over many draws, and zero to first order at itself."""
+    """Compare with torch and with the mean of log p - log q over many samples; zero gradient for equal policies."""
     space, generator = ACTIONS[name], torch.Generator().manual_seed(0)
     distribution = build_distribution(space)
     old, new = 0.5 * torch.randn(2, 3, 2, distribution.size, generator=generator)
@@ -223,9 +223,9 @@ def test_lstm_reset_equals_a_fresh_start() -> None:
 
 
 def rollout(network: ActorCritic, actions: spaces.Space[Any], steps: int = 9) -> tuple[Inputs, Array, Array, State]:
-    """Act step by step with episode starts inside; the inputs `[T, B]`, actions, log-probabilities and first state."""
+    """Act step by step over episode starts; return inputs `[T, B]`, actions, log-probabilities and first state."""
     rng, batch = np.random.default_rng(3), 4
-    stepper = PolicyRunner(network, np.random.default_rng(5))
+    runner = PolicyRunner(network, np.random.default_rng(5))
     shape = actions.shape or ()
     record = Inputs(
         rng.normal(size=(steps, batch, 3)).astype(np.float32),
@@ -233,11 +233,11 @@ def rollout(network: ActorCritic, actions: spaces.Space[Any], steps: int = 9) ->
         np.zeros((steps, batch, *shape), actions.dtype),
         rng.normal(size=(steps, batch)).astype(np.float32),
     )
-    state = opening = tuple(rng.normal(size=part.shape).astype(np.float32) for part in stepper.initial_state(batch))
+    state = opening = tuple(rng.normal(size=part.shape).astype(np.float32) for part in runner.initial_state(batch))
     chosen, logps = [], []
     for t in range(steps):
         now = Inputs(*(getattr(record, name)[t] for name in ("obs", "first", "last_action", "last_reward")))
-        acted = stepper.act(now, state)
+        acted = runner.act(now, state)
         if t + 1 < steps:
             record.last_action[t + 1] = acted.actions
         state = acted.state
@@ -269,7 +269,7 @@ def test_final_values_continue_the_ended_episode(lstm: int) -> None:
     final = TensorInputs(final_obs[None], torch.zeros(1, 2, dtype=torch.bool), last_action[None], reward[None])
     values = final_values(network, output, final, (times, environments))
     for k, (t, b) in enumerate(zip(times.tolist(), environments.tolist(), strict=True)):
-        # The same episode, replayed alone and one step longer.
+        # The same episode, alone and one step longer.
         longer = TensorInputs(
             torch.cat([tensors.obs[: t + 1, b], final_obs[k : k + 1]])[:, None],  # type: ignore[index]
             torch.cat([tensors.first[: t + 1, b], torch.tensor([False])])[:, None],
@@ -317,31 +317,31 @@ def test_normalisation_travels_with_the_weights() -> None:
     learner.observe(map_tree(lambda leaf: torch.from_numpy(leaf)[None], rows))
     weights = export_weights(learner)
     assert sum("normalizer" in name for name in weights) == 3, "images are not normalised"
-    stepper = PolicyRunner(other, np.random.default_rng(0))
+    runner = PolicyRunner(other, np.random.default_rng(0))
     inputs = blank_inputs(rows, ACTIONS["discrete"], 10)
     expected = PolicyRunner(learner, np.random.default_rng(0)).act(inputs, ())
-    assert not np.array_equal(stepper.act(inputs, ()).logp, expected.logp)
-    stepper = PolicyRunner(other, np.random.default_rng(0))
-    stepper.load(weights)
-    np.testing.assert_array_equal(stepper.act(inputs, ()).logp, expected.logp)
+    assert not np.array_equal(runner.act(inputs, ()).logp, expected.logp)
+    runner = PolicyRunner(other, np.random.default_rng(0))
+    runner.load(weights)
+    np.testing.assert_array_equal(runner.act(inputs, ()).logp, expected.logp)
 
 
 def test_load_copies_and_refuses_another_network() -> None:
     network, other = build(VECTOR), build(VECTOR)
-    stepper = PolicyRunner(network, np.random.default_rng(0))
+    runner = PolicyRunner(network, np.random.default_rng(0))
     weights = export_weights(other)
-    stepper.load(weights)
+    runner.load(weights)
     for value in weights.values():
         value += 1.0
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), other.parameters(), strict=True))
     with pytest.raises(ThespisError, match="shape"):
-        stepper.load(export_weights(build(VECTOR, hidden=(16, 8))))
+        runner.load(export_weights(build(VECTOR, hidden=(16, 8))))
     with pytest.raises(ThespisError, match="names"):
-        stepper.load(export_weights(build(VECTOR, hidden=(16,))))
+        runner.load(export_weights(build(VECTOR, hidden=(16,))))
 
 
 def test_a_class_made_from_ours_acts_as_it_says_itself() -> None:
-    """Small networks act without torch, by what ours are known to compute; this one computes something else."""
+    """The numpy path is for stock networks only; this subclass computes something else."""
 
     class Stubborn(ActorCritic):
         def forward(self, inputs: TensorInputs, state: tuple[torch.Tensor, ...]) -> NetworkOutput:

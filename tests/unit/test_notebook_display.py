@@ -1,4 +1,4 @@
-"""What a notebook shows of a run: one display, updated in place."""
+"""The display of a run in a notebook: one output, updated in place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def a_view(steps: int) -> View:
 
 
 class Cell:
-    """The output of a cell: displays, and how often they were updated."""
+    """The output of a cell: displays, and their numbers of updates."""
 
     def __init__(self) -> None:
         self.displays: list[dict[str, str]] = []
@@ -43,7 +43,7 @@ class Cell:
 
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
-    """As in a kernel: IPython is loaded, and its shell has a kernel."""
+    """Simulate a kernel: IPython is loaded, and its shell has a kernel."""
     cell, ipython, display = Cell(), ModuleType("IPython"), ModuleType("IPython.display")
     ipython.get_ipython = lambda: SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
     display.display = cell.display  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def test_everything_goes_to_one_display(cell: Cell, capsys: pytest.CaptureFixtur
     screen.close()
     screen.say("it ended")
     (shown,) = cell.displays
-    assert cell.updates == 3, "the second view came too soon after the first, and is shown at the end"
+    assert cell.updates == 3, "the second view is too soon after the first, so it is shown at the end"
     assert "steps 300/1,000" in shown["text/plain"] and shown["text/plain"].endswith("was <killed>\nit ended")
     assert "300" in shown["text/html"] and "was &lt;killed&gt;\nit ended" in shown["text/html"]
     assert capsys.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""Odd observations and spaces: outside their space, empty, tuples, images for an mlp, those of several agents."""
+"""Odd observations and spaces: out of bounds, empty, tuples, images for an mlp, several agents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {
 
 
 class Shows(gym.Env[Any, Any]):
-    """Observes `good`, and from step 3 of its second episode on `bad`; episodes take 4 steps."""
+    """Returns `good` observations, and `bad` ones from step 3 of the second episode on; episodes have 4 steps."""
 
     def __init__(self, space: Any, good: Any, bad: Any = None, action_space: Any = None) -> None:
         self.observation_space = space

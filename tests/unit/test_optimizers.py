@@ -1,4 +1,4 @@
-"""Optimisers against numbers worked out by hand, and state that survives a trip through arrays."""
+"""Optimisers against numbers worked out by hand, and a round trip of their state through arrays."""
 
 from __future__ import annotations
 

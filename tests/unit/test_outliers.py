@@ -1,4 +1,4 @@
-"""Which batches Gorila's filter refuses, and that it never refuses forever."""
+"""Gorila's filter: which batches it discards, and that it never discards forever."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thespis.algorithms.updates.outliers import OutlierFilter
 from thespis.algorithms.updates.update import Gradients
 
 
-class Told:
+class GivenLosses:
     """An update whose batches are their losses."""
 
     def gradients(self, batch: float, want_metrics: bool) -> Gradients:
@@ -28,16 +28,16 @@ def refused(outliers: OutlierFilter, losses: Any) -> int:
 
 
 def make(**settings: Any) -> OutlierFilter:
-    return OutlierFilter(Told(), **settings)  # type: ignore[arg-type]
+    return OutlierFilter(GivenLosses(), **settings)  # type: ignore[arg-type]
 
 
 def test_an_outlier_is_refused_and_little_else() -> None:
     outliers, rng = make(deviations=3.0), np.random.default_rng(0)
-    assert refused(outliers, rng.normal(1.0, 0.1, 1000)) == 0, "it has not seen enough"
+    assert refused(outliers, rng.normal(1.0, 0.1, 1000)) == 0, "the filter has not seen enough batches"
     rate = refused(outliers, rng.normal(1.0, 0.1, 20_000)) / 20_000
     assert 0.0005 < rate < 0.003, "one side of three deviations is 0.13%"
     found = outliers.gradients(5.0)
-    assert found.outlier and found.priorities == [5.0], "a replay still learns how large the error is"
+    assert found.outlier and found.priorities == [5.0], "a lasting change of the loss is accepted"
 
 
 def test_a_lasting_change_is_accepted_after_a_while() -> None:

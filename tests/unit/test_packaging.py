@@ -27,7 +27,7 @@ def pyproject() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def setup() -> ModuleType:
-    """setup.py, as a module that builds nothing."""
+    """Import setup.py without building anything."""
     spec = importlib.util.spec_from_file_location("thespis_setup", ROOT / "setup.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -85,7 +85,7 @@ def test_users_dependencies_have_lower_bounds() -> None:
 
 
 def made(workflow: Path) -> set[str]:
-    """The targets that a workflow makes."""
+    """Return the make targets that a workflow uses."""
     found: set[str] = set()
     for job in yaml.safe_load(workflow.read_text())["jobs"].values():
         matrix = job.get("strategy", {}).get("matrix", {})

@@ -1,4 +1,4 @@
-"""Who shares a node of a cluster, without a cluster."""
+"""The bundles of roles that share a node of a cluster."""
 
 from __future__ import annotations
 

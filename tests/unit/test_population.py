@@ -1,4 +1,4 @@
-"""Population-based training on plain numbers: who copies whom, what is tried next, and that it takes both."""
+"""Population-based training on plain numbers: exploit, explore, and that both are necessary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_is_drawn_and_perturbed_stays_in_bounds(seed: int, log: bool, whole
     for _ in range(20):
         assert 1.0 <= value <= 20.0 and (not whole or isinstance(value, int))
         moved = prior.perturb(value, factor, random)
-        assert moved != value or value in (1, 20), "a step that goes nowhere explores nothing"
+        assert moved != value or value in (1, 20), "a step of size 0 explores nothing"
         value = moved
 
 
@@ -96,9 +96,9 @@ def test_explore_perturbs_or_draws_anew() -> None:
 
 
 def toy(seed: int, *, exploits: bool, explores: bool, steps: int = 100) -> float:
-    """The paper's toy: maximise 1.2 - |theta|^2, while each member can only follow h . theta^2 for its own h.
+    """The paper's toy problem: maximise 1.2 - |theta|^2, while a member can only follow h . theta^2 for its own h.
 
-    Member 0 sees the first coordinate alone, member 1 the second; neither can get there by itself.
+    Member 0 sees only the first coordinate, member 1 the second, so neither reaches the maximum alone.
     """
     random = rng(seed)
     priors: dict[str, Prior] = {"h0": Range(0.0, 1.0), "h1": Range(0.0, 1.0)}

@@ -1,4 +1,4 @@
-"""The PPO update: its loss by hand, where the clip stops gradients, and what its minibatches are made of."""
+"""The PPO update: its loss by hand, the effect of the clip on gradients, and the content of minibatches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def build(lstm: int = 0, **changes: Any) -> PPOUpdate:
 
 
 def random_unroll(steps: int = 6, batch: int = 4, lstm: int = 0) -> Unroll:
-    """`last_reward` numbers the rows, so that they can be told apart wherever they go."""
+    """Make a batch whose `last_reward` numbers the rows, so that each row can be identified."""
     rng = np.random.default_rng(0)
     no = np.zeros((steps, batch), bool)
     return Unroll(
@@ -68,7 +68,7 @@ def parts(update: PPOUpdate, batch: Unroll) -> list[Minibatch]:
 
 
 def whole(update: PPOUpdate, batch: Unroll) -> Minibatch:
-    """All rows as one minibatch, by an update that makes no more of them."""
+    """Return all rows as the only minibatch of an update."""
     (part,) = parts(update, batch)
     return part
 
@@ -104,15 +104,15 @@ FLOATS = st.floats(-10.0, 10.0, width=32)
 
 
 @given(FLOATS, FLOATS, FLOATS, st.sampled_from([0.01, 0.2, 1.0]))
-@example(0.05238, 0.01, 1.0, 0.2)  # old + (value - old) is one bit below the value
+@example(0.05238, 0.01, 1.0, 0.2)  # old + (value - old) differs from the value in the last bit
 def test_the_value_clip_against_an_oracle(value: float, old: float, target: float, clip: float) -> None:
-    """Loss and slope against the definition in float64, and the slope against autograd of the loss."""
+    """Compare loss and slope with the definition in float64, and the slope with autograd."""
     values, olds, targets = (torch.tensor([number]) for number in (value, old, target))
     value, old, target = values.item(), olds.item(), targets.item()
     moved, error = value - old, value - target
     held = old + max(-clip, min(clip, moved)) - target
     within = abs(moved) <= clip
-    # At a kink either slope is right.
+    # At a kink both slopes are valid.
     assume(abs(abs(moved) - clip) > 1e-5 and (within or abs(error**2 - held**2) > 1e-4))
     loss, slope = clipped_value_loss(values, olds, targets, clip)
     assert loss.item() == pytest.approx(0.5 * max(error**2, held**2), rel=1e-5, abs=1e-6)
@@ -134,7 +134,7 @@ def test_gradients_are_those_of_the_loss_written_out(value_clip: float) -> None:
     update, batch = build(**ONE, value_clip=value_clip), random_unroll()
     batch.terminated[2, 1] = True
     part = whole(update, batch)
-    with torch.no_grad():  # as after some steps, else neither clip does anything
+    with torch.no_grad():  # as after some steps; otherwise neither clip has an effect
         for parameter in update.parameters:
             parameter.mul_(1.5)
     gradients, metrics, *_ = update.gradients(part, want_metrics=True)

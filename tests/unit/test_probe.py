@@ -1,4 +1,4 @@
-"""Environments tried before a run: what is broken is told at once, and what is known costs nothing."""
+"""Environments tested before a run: broken ones are reported at once, and known ones cost no time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from thespis.runtime.process import Status, status_page
 
 
 class Fails(Chain):
-    """Fails in the way `how` says, in the method `where`."""
+    """An environment that fails as `how` says, in the method `where`."""
 
     def __init__(self, where: str = "", how: str = "") -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_one_that_hangs_is_noticed_and_ended() -> None:
 
 
 class Parent(Chain):
-    """Starts a process in a session of its own and never ends it."""
+    """Starts a process in a separate session and never ends it."""
 
     def __init__(self, file: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Programs: what is refused before anything starts, with which words, and how the graph describes itself."""
+"""Programs: the checks before a run, their messages, and the description of the graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from thespis.training.registry import defaults
 
 
 class Service:
-    description: ClassVar = RoleDescription(methods={"ask": Method("inference", takes="question", gives="answer")})
+    description: ClassVar = RoleDescription(methods={"ask": Method("inference", takes="request", gives="response")})
 
     def __init__(self, ctx: Any, *, size: int = 1) -> None: ...
 
@@ -111,12 +111,12 @@ def test_parts_that_cannot_travel(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_setting_that_cannot_travel_is_named() -> None:
-    """Its config is hundreds of words long."""
+    """The message stays short, although the config is hundreds of words long."""
     lock = threading.Lock()
     program = Program("test")
     program.at().add("worker", Service, impala.Config(env=lambda: lock))
-    told = refusal(program)
-    assert told.startswith("worker 0: env (<function") and "Config(" not in told
+    message = refusal(program)
+    assert message.startswith("worker 0: env (<function") and "Config(" not in message
 
 
 def test_a_lambda_that_can_travel_is_no_problem() -> None:
@@ -158,9 +158,9 @@ def test_adding_the_same_name_counts_up() -> None:
 
 def test_a_shared_process_has_the_patience_of_its_least_patient_role() -> None:
     program = Program("test")
-    program.at(process="services", restarts=5).add("queue", Queue, capacity=1)
-    program.at(process="services", restarts=2).add("weights", WeightStore)
-    assert restart_limit(program.processes["services"]) == 2
+    program.at(process="storage", restarts=5).add("queue", Queue, capacity=1)
+    program.at(process="storage", restarts=2).add("weights", WeightStore)
+    assert restart_limit(program.processes["storage"]) == 2
 
 
 def test_arrows_and_description() -> None:
@@ -207,7 +207,7 @@ def test_gradients_that_would_wait_for_ever_are_refused(workers: int, settings: 
 
 def test_a_class_without_a_description_is_a_plain_worker() -> None:
     assert description_of(Worker) == description_of(None) == RoleDescription()
-    assert description_of(Service).methods["ask"].gives == "answer"
+    assert description_of(Service).methods["ask"].gives == "response"
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def test_a_class_without_a_description_is_a_plain_worker() -> None:
         (Method("weights", gives="weights"), 'oracle -->|"ask: weights"| worker'),
         (Method("experience", takes="unroll"), 'worker -->|"ask: unroll (experience)"| oracle'),
         (
-            Method("inference", takes="question", gives="answer"),
-            'worker <-->|"ask: question, answer (inference)"| oracle',
+            Method("inference", takes="request", gives="response"),
+            'worker <-->|"ask: request, response (inference)"| oracle',
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The panel and the lines say what the view holds, at any width."""
+"""The panel and the lines show the values of the view, at any width."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_lines_prints_one_line_a_report() -> None:
 
 
 def test_virtual_time_is_called_so_and_real_time_stands_beside_it() -> None:
-    """A virtual second takes two tenths of a real one here, so 200 virtual seconds are left for 40 real ones."""
+    """A virtual second takes 0.2 real seconds here, so 200 virtual seconds are left for 40 real ones."""
     view = a_view(env_steps=300_000, metrics={"time/fps": 1000.0}, real=RealTime(37.0, 0.2))
     for text in (line(view), "\n".join(drawn(view, 100))):
         assert "3m 07s virtual, 37s real" in text and "virtual s" in text
@@ -158,7 +158,7 @@ def test_the_final_lines_say_how_it_ended_and_where_it_is() -> None:
 
 
 def ended(**changes: object) -> str:
-    """The final lines of a run whose figures are like these."""
+    """Return the final lines of a run with these figures."""
     figures = {
         "exit_reason": "total_steps", "env_steps": 215_182, "wall_seconds": 5.1, "steps_per_second": 159_000.0,
         "learning_seconds": 1.35, "return_mean": 180.0, "return_episodes": 100, "eval_return_mean": 200.0,

@@ -1,4 +1,4 @@
-"""What stands in `thespis.__all__` is there, is documented, loads nothing before it is used, and is enough."""
+"""The names of `thespis.__all__` exist, have docstrings, import lazily, and suffice for the examples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALIASES = {"Count", "CountOrZero", "Fraction", "NonNegative", "Positive"}
 
 
 def imports(nodes: list[ast.stmt]) -> set[tuple[str, str]]:
-    """Module and name of everything that the statements import; a whole module has no name."""
+    """Return module and name of all imports; the name is empty for a whole module."""
     found: set[tuple[str, str]] = set()
     for node in nodes:
         for inner in ast.walk(node):
@@ -53,7 +53,7 @@ def test_every_algorithm_is_public() -> None:
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    """What is imported for type checkers alone is what `__getattr__` finds, from the same modules."""
+    """The imports for type checkers are those of `__getattr__`, from the same modules."""
     module = ast.parse(Path(thespis.__file__).read_text())
     (block,) = [node for node in module.body if isinstance(node, ast.If)]
     seen = {(where, name) for where, name in imports(block.body) if where.startswith("thespis.")}

@@ -1,4 +1,4 @@
-"""The worker's side of the gradient edge, against real shards: cut, push, adopt; and what equals what."""
+"""The worker's side of the gradient edge, against real shards: slices, pushes, parameters, and equal results."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def random_unroll(seed: int, steps: int = 6, batch: int = 2) -> Unroll:
 
 
 class Nobody:
-    """A learner of whom an exchange with a parameter server needs nothing."""
+    """A learner whose state the exchange with a parameter server never uses."""
 
     updates = 0
 
@@ -87,7 +87,7 @@ class Nobody:
 
 
 class Stored:
-    """A source of unrolls made before."""
+    """A source of given unrolls."""
 
     async def next(self) -> Unroll:
         raise NotImplementedError
@@ -101,7 +101,7 @@ def learner(ctx: Context, made: Any, how: Any) -> Learner:
 
 @pytest.mark.parametrize("kind", ["sgd", "rmsprop", "adam"])
 def test_workers_in_lock_step_equal_one_with_all_their_environments(kind: str) -> None:
-    """Four workers of two environments, three shards; against one learner with eight and its own optimiser."""
+    """Compare four workers of two environments and three shards with one learner of eight environments."""
     optimizer = OptimizerConfig(kind=kind, learning_rate=0.01, clip=0.0)  # type: ignore[arg-type]
 
     async def scene() -> None:
@@ -165,7 +165,7 @@ def test_the_whole_gradient_is_clipped_before_it_is_cut() -> None:
 
 
 def test_gradients_that_are_not_finite_are_not_sent_but_their_steps_are_counted() -> None:
-    """Also where the loss already says so, and in lock step, where the servers wait for the next batch instead."""
+    """The same if the loss is not finite, and in lock-step, where the servers wait for the next batch instead."""
 
     async def scene() -> None:
         made, parts = network(), servers(2, OptimizerConfig(kind="sgd", learning_rate=1.0), mode="sync")
@@ -184,7 +184,7 @@ def test_gradients_that_are_not_finite_are_not_sent_but_their_steps_are_counted(
 
 
 def test_a_schedule_follows_the_steps_of_all_learners() -> None:
-    """Two workers of a server, or two in shared memory, anneal as one learner with all their steps does."""
+    """Two workers of a server, or two in shared memory, anneal like one learner with all their steps."""
     optimizer = OptimizerConfig(kind="sgd", learning_rate=1.0, anneal=True, clip=0.0)
 
     async def scene() -> None:
@@ -234,7 +234,7 @@ def test_a_shard_that_lost_everything_is_given_the_workers_copy() -> None:
 
 @pytest.mark.parametrize("kind", ["rmsprop", "adam"])
 def test_one_hogwild_worker_does_what_a_server_does(kind: str) -> None:
-    """And a second one, that comes to the same memory, sees it; and so does whoever restores what was saved."""
+    """A second worker on the same memory sees the update, and so does a restored role."""
     optimizer = OptimizerConfig(kind=kind, learning_rate=0.1, anneal=True, clip=1.0)  # type: ignore[arg-type]
 
     async def scene() -> None:
@@ -263,7 +263,9 @@ def test_one_hogwild_worker_does_what_a_server_does(kind: str) -> None:
         assert await memory.pull(pulled.version) is None
         wild[1].begin_batch(1)
         assert await wild[1].apply([torch.zeros_like(p) for p in shared.parameters()])
-        assert wild[1]._ctx.take_report().stats["lag"].maximum == 4, "made of what it saw before the other four"
+        assert wild[1]._ctx.take_report().stats["lag"].maximum == 4, (
+            "computed from the parameters before the other four updates"
+        )
 
         arrays, values = memory.state()
         again = SharedParameters(FakeContext(Identity("server", 0, 0, epoch=1)), optimizer=optimizer, workers=2)

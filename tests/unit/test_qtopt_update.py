@@ -1,4 +1,4 @@
-"""QT-Opt's targets, losses, and the chain of lagged averages, by themselves."""
+"""QT-Opt's targets, losses, and the chain of lagged averages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from fakes import FakeContext, play, settle
 from gymnasium import spaces
-from pushes import SGD, stamp, values
+from pushes import SGD, gradient_meta, values
 
 from thespis.algorithms.updates.qtopt import Labeller, QTOptUpdate, clipped_double_q
 from thespis.core.budget import Budget
@@ -31,7 +31,7 @@ OBS, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float
 
 
 def made(seed: int, space: Any = BOX, spread: float = 300.0, **settings: Any) -> QFunctionNetwork:
-    """A network whose values are not near 0, as they are at first."""
+    """A network with larger weights, because initial values are near 0."""
     net = init_network(lambda: QFunctionNetwork(OBS, space, QFunctionConfig(**settings)), seed)
     with torch.no_grad():
         net.critic.output.weight.mul_(spread)
@@ -70,7 +70,7 @@ def test_scores_are_the_critic_s_values(activation: Any, hidden: tuple[int, ...]
 
 
 def test_one_action_is_searched_by_the_first_network_and_valued_by_both() -> None:
-    """Of three choices, so that the search is exact; against a loop over rows and choices."""
+    """Compare the targets with a loop over rows and choices. With three choices the search is exact."""
     space = spaces.Discrete(3)
     first, second, batch = made(2, space), made(3, space), transitions(40, space=space)
     batch.discounts[:5] = 0.0  # terminated; a time limit keeps its discount
@@ -85,7 +85,7 @@ def test_one_action_is_searched_by_the_first_network_and_valued_by_both() -> Non
         lower += bool(two[best] < one[best])
         wanted = batch.rewards[row] + batch.discounts[row] * min(float(one[best]), float(two[best]))
         assert labelled.targets[row] == pytest.approx(wanted, rel=1e-4, abs=1e-5)
-    assert len(chosen) > 1 and 0 < lower < 40, "or the test would show nothing"
+    assert len(chosen) > 1 and 0 < lower < 40, "otherwise the test has no meaning"
     np.testing.assert_array_equal(labelled.targets[:5], batch.rewards[:5])
     assert labelled.env_steps_at_sample == 77 and (labelled.versions == 5).all()
     np.testing.assert_array_equal(labelled.actions, batch.actions)
@@ -100,7 +100,7 @@ def test_with_cross_entropy_values_are_probabilities() -> None:
     targets = label(batch, 0).targets
     assert (targets[1::2] == 1.0).all() and (targets[::2] > 0.0).all() and (targets[::2] < 0.9).all()
     batch.discounts[:] = 0.9
-    assert label(batch, 0).targets.max() == 1.0, "1 and what may follow it is still 1"
+    assert label(batch, 0).targets.max() == 1.0, "a return of 1 plus a bootstrap value is still 1"
     batch.rewards[3] = -0.5
     with pytest.raises(ThespisError, match=r"a reward is -0.5; use --loss squared"):
         label(batch, 0)
@@ -132,7 +132,7 @@ def test_acting_explores_and_the_greedy_action_is_a_function_of_the_observation(
     (greedy, _), (again, _) = draw.mode(params), draw.mode(params[:1])
     assert draw.mode(params)[0].tobytes() == greedy.tobytes() and again.shape == (1, 2)
     quiet, _ = draw.sample(params, rng)
-    assert np.abs(quiet - np.median(quiet, 0)).mean() < 0.1, "a search finds about the same every time"
+    assert np.abs(quiet - np.median(quiet, 0)).mean() < 0.1, "searches find about the same action"
     draw.epsilon = 1.0
     wild, _ = draw.sample(params, rng)
     assert wild.std() > 0.5 and np.abs(wild).max() <= 1.0
@@ -149,11 +149,11 @@ def server(decay: float = 0.75, lag: int = 4, optimizer: OptimizerConfig = SGD, 
 
 
 async def learn(held: AveragingServer, updates: int) -> list[float]:
-    """Push gradients of -1, so that the parameter goes up by one each time; the averages on the way."""
+    """Push gradients of -1, each of which adds 1 to the parameter; return the averages after each."""
     averages = []
     for _ in range(updates):
         number = held.version.update + 1
-        await held.push(values(-1.0), stamp(0, at=number - 1, number=number))
+        await held.push(values(-1.0), gradient_meta(0, at=number - 1, number=number))
         got = await held.pull(None)
         assert got is not None
         averages.append(float(got.values[0]))
@@ -175,8 +175,10 @@ def test_the_second_network_is_the_first_as_of_the_last_multiple_of_the_lag() ->
             assert lagged is not None and lagged.version.update == update - update % 4
             assert lagged.values[0] == np.float32(seen[update - update % 4])
         assert await held.lagged(lagged.version) is None, "nothing newer"
-        pushed = await held.push(values(0.0), stamp(0, at=11, number=12))
-        assert pushed is not None and pushed.values.tolist() == [11.0], "trainers get the parameters themselves"
+        pushed = await held.push(values(0.0), gradient_meta(0, at=11, number=12))
+        assert pushed is not None and pushed.values.tolist() == [11.0], (
+            "trainers receive the parameters, not the average"
+        )
 
     play(scene())
 
@@ -189,7 +191,9 @@ def test_a_server_goes_on_from_its_checkpoint_with_both_averages() -> None:
         arrays, saved = copy.deepcopy(held.state())
         again.restore(arrays, saved)
         lagged = await again.lagged(Version(0, 4))
-        assert lagged is not None and lagged.version == Version(1, 4), "a later life is newer, whatever it holds"
+        assert lagged is not None and lagged.version == Version(1, 4), (
+            "a later incarnation is newer, whatever its state"
+        )
         assert await learn(again, 3) == await learn(held, 3)
         assert again.state()[0]["lagged"] == held.state()[0]["lagged"]
 
@@ -248,7 +252,9 @@ def test_every_label_is_used_once_in_order_and_updaters_wait_for_room() -> None:
         taken = [await labels.next() for _ in range(5)]
         await labels.close()
         assert [int(batch.targets[0]) for batch in taken] == [0, 1, 2, 3, 4]
-        assert [batch.env_steps_at_sample for batch in taken] == [0, 5, 10, 15, 20], "each of two trainers counts half"
+        assert [batch.env_steps_at_sample for batch in taken] == [0, 5, 10, 15, 20], (
+            "each of two trainers counts half of the steps"
+        )
         age = trainer.take_report().stats["label/age"]
         assert (age.mean, age.maximum) == (5.0, 6.0), "in updates, of which two shards count two"
         counters = ctx.take_report().counters

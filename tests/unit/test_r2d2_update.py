@@ -1,4 +1,4 @@
-"""R2D2 by the numbers: value rescaling, targets, priorities, and what burn-in does and does not do to gradients."""
+"""R2D2 with numbers: value rescaling, targets, priorities, and the effect of burn-in on gradients."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_priority_by_hand() -> None:
 
 
 def reference(update: R2D2Update, batch: SequenceBatch) -> tuple[torch.Tensor, Array]:
-    """Loss and priorities, one sequence and one step at a time."""
+    """Return loss and priorities, computed step by step."""
     losses, priorities = [], []
     for i in range(len(batch.keys)):
         states = {net: tuple(torch.from_numpy(part[i : i + 1]) for part in batch.state) for net in nets(update)}
@@ -158,7 +158,7 @@ def test_loss_gradients_and_priorities_are_those_of_a_naive_loop() -> None:
 
 
 def test_a_sequence_that_starts_its_episode_starts_from_nothing() -> None:
-    """What stands in the empty steps before it, and its state, change nothing."""
+    """A sequence at an episode's start ignores the content of its empty burn-in steps, and its state."""
     seen = []
     for fill in (0.0, 7.0):
         batch = sequences(1)

@@ -1,4 +1,4 @@
-"""The replay table against somebody who saw the whole episodes, and what it does when rows, lives and runs end."""
+"""The replay against items computed from whole episodes, and its behaviour at the end of rows, streams and runs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_transitions_are_those_of_whole_episodes(
     n=st.integers(1, 4),
 )
 def test_what_is_overwritten_is_never_drawn(seed: int, mode: str, stack: int, n: int) -> None:
-    """Two actors of unequal speed share a small ring."""
+    """Two actors of different speed share a small ring."""
     worlds = [World(seed, 2, mode, stack), World(seed + 1, 1, mode, stack, frames=30_000)]
     unrolls = [worlds[0].unrolls(4, 40), worlds[1].unrolls(4, 4)]
     expected = worlds[0].expect(n, 0.9) | worlds[1].expect(n, 0.9)
@@ -106,7 +106,7 @@ def test_what_is_overwritten_is_never_drawn(seed: int, mode: str, stack: int, n:
 
 
 def test_the_paper_s_n_step_records() -> None:
-    """Rewards 1, 2, 3, 4 and an end after the fourth: R = 5.23, 7.94, 6.6, 4 with three steps and a discount of 0.9."""
+    """Rewards 1, 2, 3, 4 and a termination: R = 5.23, 7.94, 6.6, 4 for three steps and a discount of 0.9."""
     for terminated in (True, False):
         world = World(0, 1, "next step", 1)
         (unroll,) = world.unrolls(6, 1)
@@ -131,8 +131,8 @@ def test_a_window_never_spans_two_lives() -> None:
 
     async def scene() -> None:
         replay, ctx = table(world, 3, 500)
-        for life, unroll in enumerate(unrolls):
-            await replay.insert(Stream(("actor", 0), life // 2), unroll)
+        for number, unroll in enumerate(unrolls):
+            await replay.insert(Stream(("actor", 0), number // 2), unroll)
         result = ctx.take_report().counters
         assert result["dropped/open_windows"] > 0
         assert result["replay/inserted"] < len(expected)
@@ -197,7 +197,7 @@ def test_new_transitions_get_the_errors_that_their_actors_saw(seed: int, mode: s
         obs, next_obs = np.asarray(drawn.obs), np.asarray(drawn.next_obs)
         future = drawn.discounts * worth(next_obs, drawn.actions)[:, 1]
         errors = np.abs(drawn.rewards + future - worth(obs, drawn.actions)[:, 0])
-        # Nobody acted where an episode was truncated, or not yet: such a window gets the highest priority instead.
+        # The policy did not act at a truncation, or has not yet: such a window gets the highest priority.
         known = np.array([row.tobytes() in acted_on for row in next_obs]) | (drawn.discounts == 0.0)
         weights = replay.state()[0]["sampler/weights"][drawn.keys]
         assert known.any()

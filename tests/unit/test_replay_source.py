@@ -1,4 +1,4 @@
-"""What is drawn from a replay: from several shards at once, no more often than allowed, under keys that go stale."""
+"""Samples of a replay: from several shards, with a limit of draws, and with stale keys."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def obs(drawn: Any) -> Array:
 
 
 def test_weights_and_priorities_are_right_across_shards() -> None:
-    """Shards of unlike size and unlike priorities: item i of S shards has probability P(i) / S."""
+    """Shards of different sizes and priorities: item i of S shards has probability P(i) / S."""
 
     async def scene() -> None:
         replays = [table(Prioritised(400, 0.6, 0.4), 400) for _ in range(2)]
@@ -61,7 +61,7 @@ def test_weights_and_priorities_are_right_across_shards() -> None:
                 leaves = replay.state()[0]["sampler/weights"]
                 weights.append(batch.weights[mine])
                 chances.append(leaves[batch.keys[mine] % 400] / leaves.sum() / 2)
-                assert (obs(batch)[mine, 1] >= 120).all() == bool(shard), "each half is of its own shard"
+                assert (obs(batch)[mine, 1] >= 120).all() == bool(shard), "each half is from its own shard"
         expected = np.concatenate(chances) ** -0.4
         np.testing.assert_allclose(np.concatenate(weights), expected / expected.max(), rtol=1e-5)
         before = [replay.state()[0]["sampler/weights"].copy() for replay in replays]
@@ -104,7 +104,7 @@ def test_nothing_is_drawn_more_often_than_allowed(kind: str, most: int, items: i
 
 
 def test_a_fifo_that_samples_once_is_a_queue() -> None:
-    """What a queue promises: everything once, in order; a sample waits for what is not there yet."""
+    """A replay as a queue: every item once, in order; a sample waits for items."""
     unrolls = World(0, 1, "same step", 1).unrolls(5, 6)
 
     async def scene() -> None:
@@ -125,7 +125,7 @@ def test_a_fifo_that_samples_once_is_a_queue() -> None:
 
 
 def test_inserts_go_on_when_nothing_is_left_to_draw() -> None:
-    """What was overwritten before it was drawn is missed later: the band gives way, nobody waits forever."""
+    """Items overwritten before their draws leave too few draws. Inserts may then exceed the band."""
     unrolls = World(0, 1, "same step", 1).unrolls(10, 40)
 
     async def scene() -> None:
@@ -133,11 +133,11 @@ def test_inserts_go_on_when_nothing_is_left_to_draw() -> None:
         for unroll in unrolls[:38]:
             await replay.insert(STREAM, unroll)
         await replay.sample(replay._left)
-        replay._sampled = 0  # as if what had been drawn had been overwritten instead
+        replay._sampled = 0  # as if the drawn items had been overwritten instead
         inserting = [asyncio.create_task(replay.insert(STREAM, unroll)) for unroll in unrolls[38:]]
         replay._limiter = SamplesPerInsert(1.0, 1, 100.0)
         await asyncio.sleep(0)
-        assert not any(task.done() for task in inserting), "by the limiter alone they wait"
+        assert not any(task.done() for task in inserting), "with the limiter alone they would wait"
         async with asyncio.timeout(5):
             assert len((await replay.sample(15)).keys) == 15
             await asyncio.gather(*inserting)
@@ -148,7 +148,7 @@ def test_inserts_go_on_when_nothing_is_left_to_draw() -> None:
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 2**32), most=st.integers(0, 3), delays=st.lists(st.integers(0, 12), min_size=5, max_size=20))
 def test_a_priority_finds_its_item_or_nothing(seed: int, most: int, delays: list[int]) -> None:
-    """Priorities come back any number of inserts later: of items that are gone they change nothing, and are counted."""
+    """Late priorities of removed items change nothing and are counted."""
     world = World(seed, 2, "next step", 1)
 
     async def scene() -> None:

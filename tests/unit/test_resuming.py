@@ -1,4 +1,4 @@
-"""Resuming under other settings: which may change, what is refused, and what config.yaml says afterwards."""
+"""Resume with other settings: allowed changes, refused changes, and config.yaml afterwards."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ REFUSED: dict[Any, list[str]] = {
 
 
 class Other:
-    """Differs from everything."""
+    """A value that differs from every other value."""
 
 
 def changed(cfg: Any, path: str) -> Any:
-    """The config with another value of one setting; nothing looks at what it is."""
+    """Return the config with another value of one setting; no code reads the value."""
     name, _, rest = path.partition(".")
     if name not in {part.name for part in dataclasses.fields(cfg)}:
         nested = {part.name: getattr(cfg, part.name) for part in dataclasses.fields(cfg) if is_inline(part)}
@@ -117,7 +117,7 @@ def test_flags_of_train_change_a_resumed_run(run: Path) -> None:
 
 
 def test_without_changes_config_yaml_stays(made: Path, tmp_path: Path) -> None:
-    """A run that was cut short goes on as it was."""
+    """An interrupted run resumes with the same settings."""
     from thespis.training.launch import launch
 
     cfg = dataclasses.replace(load(str(made)).config, run_dir=tmp_path / "run", total_steps=2000)

@@ -1,4 +1,4 @@
-"""The services by themselves: a queue that waits and never loses, a store that never goes back."""
+"""The services alone: a queue that waits and never loses items, a store whose version never decreases."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_insert_waits_while_full_and_sample_until_there_is_enough() -> None:
         await settle()
         assert numbers(await sample) == [0, 1]
         assert sum(task.done() for task in inserts) == 4
-        assert numbers(await queue.sample(2)) == [2, 3], "those who waited come in the order they came"
+        assert numbers(await queue.sample(2)) == [2, 3], "waiting calls proceed in order"
         late = asyncio.create_task(queue.sample(2))
         await settle()
         assert not late.done()
@@ -150,7 +150,7 @@ def test_the_first_pull_waits_and_later_ones_bring_only_what_is_newer() -> None:
         store = WeightStore(context())
         first: Awaitable[Any] = asyncio.create_task(store.pull(None))
         await settle()
-        assert await store.pull(Version(0, 3)) is None, "one who has weights does not wait for a store that has none"
+        assert await store.pull(Version(0, 3)) is None, "a caller with weights does not wait for an empty store"
         await store.publish(versioned(0, 5))
         assert (await first).version == (0, 5)
         assert await store.pull(Version(0, 5)) is None
@@ -181,7 +181,7 @@ def test_no_one_is_ever_given_a_lower_version(published: list[tuple[int, int]], 
         newest = [max(published[: i + 1]) for i in range(len(published))]
         older = sum(version < best for version, best in zip(published, newest, strict=True))
         refused = ctx.take_report().counters.get("dropped/old_weights", 0)
-        assert refused == older, "what is older is counted; what is published again is not"
+        assert refused == older, "older weights are counted; repeated ones are not"
 
     asyncio.run(scene())
 

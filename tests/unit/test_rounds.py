@@ -1,4 +1,4 @@
-"""Keeping step: a round is of one version, the next one is waited for, and a batch may be several gradient steps."""
+"""Rounds: each has one version, actors wait for the next one, and a batch may take several gradient steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def context() -> FakeContext:
 
 
 def unroll(version: Version, mark: float = 0.0) -> Unroll:
-    """Two steps of one environment; `mark` is every reward of it."""
+    """Make an unroll of two steps of one environment; `mark` is its reward."""
     no = np.zeros((2, 1), bool)
     return Unroll(
         inputs=Inputs(np.zeros((3, 1, 1), np.float32), np.zeros((3, 1), bool), np.zeros((3, 1)), np.zeros((3, 1))),
@@ -46,7 +46,7 @@ def unroll(version: Version, mark: float = 0.0) -> Unroll:
 
 
 class Sample:
-    """An edge to a queue that never runs out before the test does."""
+    """An edge to a queue that always has enough unrolls."""
 
     name = "learner.queue.sample"
 
@@ -55,12 +55,12 @@ class Sample:
 
     async def __call__(self, items: int) -> list[Unroll]:
         taken, self._queued = self._queued[:items], self._queued[items:]
-        assert len(taken) == items, "asked for more than were needed"
+        assert len(taken) == items, "the source sampled more than needed"
         return taken
 
 
 def test_only_unrolls_of_the_present_version_make_a_round() -> None:
-    """The late ones: of an actor that was not waited for, and of a learner's life before this one."""
+    """Late unrolls: of an actor that is too slow, and of an earlier incarnation of the learner."""
     now = Version(2, 7)
     late = [unroll(Version(2, 6), 10.0), unroll(Version(1, 7), 20.0), unroll(Version(1, 900), 30.0)]
     sample = Sample(late[0], unroll(now, 1.0), late[1], late[2], unroll(now, 2.0))
@@ -84,18 +84,18 @@ def test_the_next_version_is_waited_for() -> None:
         for _ in range(5):
             await asyncio.sleep(0)
         assert not any(wait.done() for wait in waits)
-        await publish(0)  # the same again is nothing new
+        await publish(0)  # the same version is not newer
         await asyncio.sleep(0)
         assert not any(wait.done() for wait in waits)
         await publish(1)
         assert [(await wait).version for wait in waits] == [(2, 1)] * 3
-        assert (await store.next(Version(1, 50))).version == (2, 1), "a life before this one is older"
+        assert (await store.next(Version(1, 50))).version == (2, 1), "an earlier incarnation is older"
 
     asyncio.run(scene())
 
 
 class Once:
-    """A source of one batch, then of nothing."""
+    """A source of one batch."""
 
     async def next(self) -> Unroll:
         return unroll(Version(2, 0))
@@ -106,7 +106,7 @@ class Once:
 
 
 class Parts(Alone):
-    """Divides a batch into `number` parts, of which part `bad` has a loss that is not finite."""
+    """Divides a batch into `number` parts; part `bad` has a non-finite loss."""
 
     def __init__(self, number: int, bad: int | None) -> None:
         self._number, self._bad = number, bad
@@ -115,7 +115,7 @@ class Parts(Alone):
 
     def minibatches(self, batch: Unroll) -> Iterator[tuple[int, int]]:
         for part in range(self._number):
-            assert len(self.applied) == part, "a part is asked for after the step of the one before"
+            assert len(self.applied) == part, "a part is requested after the previous step"
             yield 1, part
 
     def gradients(self, part: int, want_metrics: bool) -> Gradients:
@@ -145,14 +145,14 @@ class Parts(Alone):
 
 @pytest.mark.parametrize(("bad", "made"), [(None, 3), (2, 2), (0, 0)])
 def test_several_steps_are_one_update(bad: int | None, made: int) -> None:
-    """Where one is not finite the rest is dropped; the version moves on, or those who wait for it would forever."""
+    """After a non-finite part the rest is dropped. The version still advances, because actors wait for it."""
     ctx, parts = context(), Parts(3, bad)
     update: Any = parts
     publish: Any = None
     learner = Learner(ctx, Once(), update, update, publish)
     asyncio.run(learner.learn(unroll(Version(2, 0))))
     assert (parts.applied, parts.counted) == ([0, 1, 2][:made], 2), "environment steps are counted once"
-    assert parts.asked_in_vain == (bad is not None), "the exchange is asked also where there are no gradients"
+    assert parts.asked_in_vain == (bad is not None), "the exchange is called without gradients, too"
     assert learner.version == (2, 1)
     counters = ctx.take_report().counters
     assert counters.get("dropped/non_finite_batches", 0) == (bad is not None)

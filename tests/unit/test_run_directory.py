@@ -1,4 +1,4 @@
-"""A run gets a directory of its own, or a clear refusal that leaves nothing behind; and its metrics on disk."""
+"""A run gets its own directory, or an error that leaves no files; and its metrics on disk."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_torn_last_line_is_cut_when_resuming(run: RunDirectory) -> None:
 
 
 def test_rows_after_the_checkpoint_of_a_resumed_run_are_taken_back(run: RunDirectory) -> None:
-    """Killed at step 400 with a checkpoint of step 200, after which the run was evaluated: steps go back to 200."""
+    """A run was killed at step 400. Its checkpoint, which was evaluated, has 200 steps, so later rows are removed."""
     before = MetricsWriter(run, pytest.fail)
     for step, seconds in ((100, 1.0), (200, 2.0), (300, 3.0), (400, 4.0)):
         before.write(step, seconds, {"a": float(step)})
@@ -212,7 +212,7 @@ def test_a_full_disk_is_reported_once_and_later_rows_are_whole(
 
     def full(descriptor: int, data: memoryview) -> int:
         if len(data) > 10:
-            return real(descriptor, data[:10])  # a disk fills in the middle of a record
+            return real(descriptor, data[:10])  # the disk is full in the middle of a record
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)

@@ -1,4 +1,4 @@
-"""Soft actor-critic by the numbers: the three losses against a float64 oracle, targets and temperature."""
+"""Soft actor-critic with numbers: the three losses against a float64 reference, targets and temperature."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Weights = dict[str, Any]
 def network(seed: int = 0, actions: Any = TWO, temperature: float = 0.3, **cfg: Any) -> SACNetwork:
     settings = DPGNetworkConfig(**{"hidden": (5,), "critic_hidden": (4, 5), "activation": "tanh", **cfg})
     made = init_network(lambda: SACNetwork(BOX, actions, settings, 2, temperature), seed)
-    with torch.no_grad():  # as if it had learned something: the first weights of the last layers are next to nothing
+    with torch.no_grad():  # larger weights, as after training: the initial ones of the last layers are near 0
         made.policy.weight.mul_(200.0)
         for critic in made.critics.each:
             critic.output.weight.mul_(300.0)
@@ -70,12 +70,12 @@ def inputs(obs: Any, actions: tuple[int, ...] = (2,)) -> Inputs:
 
 
 def noise_of(seed: int, number: int, actions: int = 2) -> Any:
-    """What an update with a generator of this seed draws: for the next observations, then for the batch's own."""
+    """Return the noise of an update with this seed: for the next observations, then for the current ones."""
     return np.random.default_rng(seed).standard_normal((2, number, actions), np.float32).astype(np.float64)
 
 
 class Oracle:
-    """The paper's equations for one sample at a time, in float64, on weights by name."""
+    """Compute the paper's equations for one sample at a time, in float64, from weights by name."""
 
     def __init__(self, weights: Weights, target: Weights, entropy: float) -> None:
         self.target, self.entropy = double(target), entropy
@@ -86,7 +86,7 @@ class Oracle:
         return weights[f"{name}.weight"] @ x + weights[f"{name}.bias"]
 
     def policy(self, weights: Weights, x: Any, noise: Any) -> tuple[Any, float]:
-        """An action and its log-density: that of the normal variable, over the slope of tanh."""
+        """Return an action and its log-density: the normal density divided by the slope of tanh."""
         hidden = np.tanh(self.layer(weights, "encoder.torsos.0.mlp.layers.0", x))
         mean, log_std = np.split(self.layer(weights, "policy", hidden), 2)
         std = np.exp(np.clip(log_std, LEAST_LOG_STD, MOST_LOG_STD))
@@ -133,7 +133,7 @@ class Oracle:
         return total / len(batch.rewards)
 
     def slope(self, loss: Callable[..., float], name: str, batch: Any, noise: Any) -> Any:
-        """Of one of the losses by every number of one parameter, by central differences."""
+        """Differentiate a loss by every element of a parameter, with central differences."""
         found = np.zeros_like(self.base[name])
         for place in np.ndindex(found.shape):
             sides = []
@@ -151,7 +151,7 @@ def double(weights: Weights) -> Weights:
 
 @pytest.fixture
 def moved() -> tuple[SACUpdate, Oracle]:
-    """An update whose critics have moved away from their targets, and the oracle of the same weights."""
+    """Return an update whose critics differ from their targets, and a reference with the same weights."""
     made = network(0)
     update = SACUpdate(made, SAC(tau=0.1), np.random.default_rng(3))
     old = export_weights(made)
@@ -160,7 +160,7 @@ def moved() -> tuple[SACUpdate, Oracle]:
 
 
 def test_gradients_are_those_of_a_float64_oracle(moved: tuple[SACUpdate, Oracle]) -> None:
-    """Each parameter follows the differences of its own loss, and so none of another's."""
+    """The gradient of each parameter equals the differences of its own loss only."""
     update, oracle = moved
     batch, noise = transitions(), noise_of(3, 6)
     found = update.gradients(batch, want_metrics=True)
@@ -247,7 +247,7 @@ def test_a_loss_that_is_not_finite_is_refused_and_the_critics_stay_trainable() -
 
 @pytest.mark.parametrize(("entropy", "sign"), [(-50.0, -1.0), (50.0, 1.0)], ids=["above", "below"])
 def test_the_temperature_moves_the_entropy_to_its_target(entropy: float, sign: float) -> None:
-    """It falls while the policy's entropy is above the target, and rises while it is below."""
+    """The temperature falls while the policy's entropy is above the target, and rises while it is below."""
     update = SACUpdate(network(), SAC(tau=0.1, target_entropy=entropy), np.random.default_rng(0))
     gradients = update.gradients(transitions()).values
     names = [name for name, _ in update.network.named_parameters()]
@@ -325,15 +325,15 @@ def test_deviations_are_bounded() -> None:
 
 def test_who_acts_draws_and_who_judges_does_not() -> None:
     made, obs = network(), np.zeros((20_000, 3), np.float32)
-    stepper = PolicyRunner(made, np.random.default_rng(0))
-    acted = stepper.act(inputs(obs), ())
+    runner = PolicyRunner(made, np.random.default_rng(0))
+    acted = runner.act(inputs(obs), ())
     with torch.no_grad():
         mean, log_std = made.policy_params(torch.zeros(1, 3)).numpy()[0].reshape(2, 2)
     u = np.arctanh(acted.actions.astype(np.float64))
     np.testing.assert_allclose(u.mean(0), mean, atol=0.05 * np.exp(log_std).max())
     np.testing.assert_allclose(u.std(0), np.exp(log_std), rtol=0.05)
     assert acted.q is None and acted.state == ()
-    greedy = stepper.act(inputs(obs[:2]), (), greedy=True).actions
+    greedy = runner.act(inputs(obs[:2]), (), greedy=True).actions
     np.testing.assert_allclose(greedy, np.tanh([mean, mean]), rtol=1e-5)
 
 

@@ -15,7 +15,7 @@ COUNTER = "replay/inserted"
 
 
 class Replay:
-    """Holds items."""
+    """A role that holds items."""
 
     def __init__(self, ctx: Any) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Messages without a pickle: what comes out is what went in, and whatever has no form goes as before."""
+"""Messages without a pickle: a round trip, and messages without a schema are pickled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Scene:
 
 
 def again(form: MessageSchema, message: Any) -> Any:
-    """The message as the other side of a line makes it."""
+    """Return the message that the other side of a connection rebuilds."""
     parts = flatten_message(message)
     assert parts is not None
     memory = bytearray(form.size)
@@ -121,7 +121,7 @@ def test_there_are_only_so_many_forms() -> None:
 
 
 def test_a_form_keeps_no_array() -> None:
-    """It is remembered as long as the line; the first message that had it is not."""
+    """A schema lives as long as its connection, and does not keep its first message alive."""
     array = np.zeros(1000)
     kept = weakref.ref(array)
     message: Any = (1, RemoteCall(("actor", 0, 1), 0, 0, ("queue", 0), "insert", ({"a": array},)))

@@ -1,4 +1,4 @@
-"""Sequences against somebody who saw the whole episodes, and the network against what its actor computed."""
+"""Sequences against whole episodes, and the learner's network against its actor."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ DISCOUNT = 0.9
 
 
 def mark(obs: Any) -> Array:
-    """A number that no other observation has: `[B, 1]`."""
+    """Return a unique number per observation: `[B, 1]`."""
     flat = obs.reshape(len(obs), -1).astype(np.float32)
     return flat[:, :1] + 251.0 * flat[:, -1:] + 7919.0 * flat.sum(1, keepdims=True)
 
 
 class Remembering(World):
-    """Its actors' state is the mark of the observation they saw last; it knows with which ones unrolls began."""
+    """A world whose actors' state is the mark of their last observation. It records where unrolls start."""
 
     def unrolls(self, length: int, number: int) -> list[Unroll]:
         nothing = np.zeros(self.envs, np.int64)
@@ -68,7 +68,7 @@ class Remembering(World):
 
 @dataclass
 class Expected:
-    """One sequence as it happened: the steps of its window, what came before, and how many of them are burnt in."""
+    """A recorded sequence: the steps of its window, the step before, and the number of burn-in steps."""
 
     steps: list[Truth]
     before: Truth | None
@@ -81,7 +81,7 @@ class Expected:
 
 
 def expect(world: Remembering, shape: SequenceShape, values: bool) -> dict[bytes, Expected]:
-    """By the first observation: all sequences that are complete."""
+    """Return all complete sequences by their first observation."""
     expected = {}
     for episode in world.episodes:
         ended = bool(episode) and (episode[-1].terminated or episode[-1].truncated)
@@ -164,7 +164,7 @@ def test_sequences_are_those_of_whole_episodes(
     learned = {step.obs.tobytes() for truth in expected.values() for step in truth.steps[truth.burn_in :]}
     for episode in world.episodes:
         if episode and (episode[-1].terminated or episode[-1].truncated):
-            assert all(step.obs.tobytes() in learned for step in episode), "every step of a whole episode is learned"
+            assert all(step.obs.tobytes() in learned for step in episode), "every step of a whole episode is trained"
 
     async def scene() -> None:
         replay = table(world, shape, 2000, values, stored)
@@ -185,7 +185,7 @@ def test_sequences_are_those_of_whole_episodes(
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 2**32), mode=st.sampled_from(["same step", "next step"]), shape=SHAPES)
 def test_states_live_as_long_as_their_rows(seed: int, mode: str, shape: SequenceShape) -> None:
-    """Two actors of unequal speed share a small ring, and it is saved and restored on the way."""
+    """Two actors of different speed share a small ring, which is saved and restored in between."""
     worlds = [Remembering(seed, 2, mode, 1), Remembering(seed + 1, 1, mode, 1, frames=30_000)]
     unrolls = [world.unrolls(shape.period, number) for world, number in zip(worlds, (60, 6), strict=True)]
     expected = expect(worlds[0], shape, False) | expect(worlds[1], shape, False)
@@ -222,7 +222,7 @@ def test_first_priorities_are_the_errors_the_actor_saw(seed: int, mode: str, sha
         for slot in np.flatnonzero(arrays["sampler/weights"]):
             truth = expected[arrays["steps/frames/"][slot].tobytes()]
             if any(step.truncated for step in truth.steps):
-                continue  # the policy need not have valued what is seen last
+                continue  # the policy need not have evaluated the last observation
             errors = []
             for t in range(truth.burn_in, len(truth.steps)):
                 step = truth.steps[t]
@@ -238,21 +238,21 @@ def test_first_priorities_are_the_errors_the_actor_saw(seed: int, mode: str, sha
 
 @pytest.mark.parametrize("feedback", [True, False])
 def test_the_learner_computes_what_the_actor_did(feedback: bool) -> None:
-    """State parity: with the actor's weights, from the stored state, Q of every step is what was stored with it."""
+    """State parity: with the actor's weights and the stored state, Q of every step equals the stored Q."""
     envs = make_envs("thespis/Recall-v0", 4)
     cfg = QNetworkConfig(hidden=(16,), lstm=16, dueling=True, feedback=feedback)
     network = init_network(lambda: QNetwork(envs.observation_space, envs.action_space, cfg), 0)
-    stepper = PolicyRunner(network, np.random.default_rng(0))
-    stepper.explore(0.3)
+    runner = PolicyRunner(network, np.random.default_rng(0))
+    runner.explore(0.3)
     shape = SequenceShape(12, 4, 6, 5, 0.99, 0.9)
-    inputs, state = first_inputs(envs.reset(0), envs), stepper.initial_state(4)
+    inputs, state = first_inputs(envs.reset(0), envs), runner.initial_state(4)
     writer = UnrollWriter(shape.period, inputs, state)
     steps = StepStorage(StepLayout.of(inputs.obs[0], np.empty((), np.int64), values=True), 3000)  # type: ignore[index]
     window = SequenceWindow(shape, 3000, lambda rewards: rewards)
     starts = []
     heads = None
     for _ in range(180):
-        acted = stepper.act(inputs, state)
+        acted = runner.act(inputs, state)
         step = envs.step(acted.actions)
         inputs, state = next_inputs(step, acted.actions), acted.state
         unroll = writer.write(acted, Version(0, 0), step, inputs)
@@ -264,7 +264,9 @@ def test_the_learner_computes_what_the_actor_did(feedback: bool) -> None:
     keys = window.sort(steps, np.concatenate(starts))[0][:50]
     assert len(keys) == 50
     batch = window.batch(steps, keys, np.ones(50, np.float32), 0)
-    assert batch.inputs.first.any() and not batch.inputs.first.any(0).all(), "some start an episode, some do not"
+    assert batch.inputs.first.any() and not batch.inputs.first.any(0).all(), (
+        "some sequences start an episode, some do not"
+    )
     with torch.inference_mode():
         q = network.forward(tensor_inputs(batch.inputs), tuple(as_tensor(part) for part in batch.state)).params
     rows = window._walk(steps, keys).rows[:-1]

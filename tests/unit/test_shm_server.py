@@ -1,4 +1,4 @@
-"""Streams through shared memory: who is let in, whose rows are whose, and what becomes of a question on the way."""
+"""Streams through shared memory: accepted and refused clients, rows of requests, and requests on a broken stream."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shm_client, "_RETRY_SECONDS", 0.01)
 
 
-# -- what is told -------------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------------
 
 TREE = Dict({"left": Box(0, 255, (2, 3), np.uint8), "right": Box(-1, 1, (), np.float32)})
 
@@ -43,7 +43,7 @@ TREE = Dict({"left": Box(0, 255, (2, 3), np.uint8), "right": Box(-1, 1, (), np.f
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 4), start=st.integers(0, 3), tree=st.booleans())
 def test_what_is_heard_is_what_was_told(seed: int, rows: int, start: int, tree: bool) -> None:
-    """Usual steps and others, with last observations and without; and the answers."""
+    """Steps with and without episode ends and last observations, and their responses."""
     rng = np.random.default_rng(seed)
     made = InferenceSchema.of(
         TREE if tree else Box(-1, 1, (3,), np.float32), Box(-1, 1, (2,), np.float32), start + rows
@@ -105,7 +105,7 @@ def test_what_is_heard_is_what_was_told(seed: int, rows: int, start: int, tree: 
 
 
 def test_a_question_stays_while_the_next_is_written() -> None:
-    """What was told is read until after the answer, and by then the actor may have gone on."""
+    """The server reads a request until after its response, when the actor may have written the next one."""
     buffer = SharedBuffer(layout(), mmap.mmap(-1, SharedBuffer.size(layout())))
     even, odd = buffer.slot(0, ROWS).requests
     even.obs[:], odd.obs[:] = 1.0, 2.0
@@ -116,11 +116,11 @@ def test_a_question_stays_while_the_next_is_written() -> None:
         buffer.slot(2, 3)
 
 
-# -- looking instead of sleeping ----------------------------------------------------------------
+# -- spinning instead of sleeping ----------------------------------------------------------------
 
 
 async def unseen(made: Hall) -> tuple[Any, asyncio.Future[ActResponse]]:
-    """An actor that the server believes to look, and the answer that it was given meanwhile."""
+    """Return an actor whose spinning flag is set, and the response that the server has written meanwhile."""
     client = made.client(0)
     await client(*made.message(0))
     client._buffer.spinning = True
@@ -139,11 +139,11 @@ def test_who_looks_is_sent_no_message() -> None:
         assert answer.done() and answer.result().actions.tolist() == wanted(0, 1, ROWS)
         assert not client._buffer.spinning
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_who_has_stopped_looking_is_woken() -> None:
-    """Here the server cannot answer while the actor looks, or before it sleeps: both are in one thread."""
+    """The server cannot respond while the actor spins, because both run in one thread here."""
 
     async def script(made: Hall) -> None:
         client = made.client(0)
@@ -156,13 +156,13 @@ def test_who_has_stopped_looking_is_woken() -> None:
             assert not answer.done()
             slept.append(client._skip)
             assert (await answer).actions.tolist() == wanted(0, number, ROWS)
-        assert slept == [-1, -1, -1, 32, 64, 128], "what is always in vain is tried less and less often"
+        assert slept == [-1, -1, -1, 32, 64, 128], "failed spins become less and less frequent"
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_an_answer_that_came_as_it_stopped_looking_is_not_missed() -> None:
-    """The server saw that it looked, and it saw no answer yet."""
+    """The server saw the spinning flag, and the actor saw no response yet."""
 
     async def script(made: Hall) -> None:
         client, answer = await unseen(made)
@@ -170,14 +170,14 @@ def test_an_answer_that_came_as_it_stopped_looking_is_not_missed() -> None:
         client._socket.send(shm_client.WAKE_UP.pack(0))
         assert (await answer).actions.tolist() == wanted(0, 1, ROWS)
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
-# -- who is not let in --------------------------------------------------------------------------
+# -- refused clients ----------------------------------------------------------------------------
 
 
-def hello(actor: int = 0, life: int = 0, made: InferenceSchema | None = None) -> bytes:
-    return (made or layout()).hello(actor, life)
+def hello(actor: int = 0, incarnation: int = 0, made: InferenceSchema | None = None) -> bytes:
+    return (made or layout()).hello(actor, incarnation)
 
 
 REFUSED = {
@@ -188,14 +188,14 @@ REFUSED = {
     "environments": (None, hello(made=layout(environments=5)), "5 environments; this server takes"),
     "no hello": (None, b"hello", "opens with a hello"),
     "unknown actor": (None, hello(actor=9), "incarnation 0 of actor 9 is not expected"),
-    "another life": (None, hello(life=1), "incarnation 1 of actor 0 is not expected"),
+    "another incarnation": (None, hello(incarnation=1), "incarnation 1 of actor 0 is not expected"),
     "second claim": (None, hello(actor=1), "actor 1 already has a connection"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_strangers_are_told_why(case: str) -> None:
-    """And meanwhile an actor goes on: its stream does not break, and no answer is missing."""
+    """Meanwhile an actor continues: its stream does not break, and every request gets a response."""
     token, said, why = REFUSED[case]
 
     async def script(made: Hall) -> None:
@@ -204,25 +204,25 @@ def test_strangers_are_told_why(case: str) -> None:
         stream, endpoint = good._socket, await made(Stream(("actor", 0), 0))
         given = bytes.fromhex(endpoint.token) if token is None else token
 
-        def knock() -> bytes:
+        def attempt() -> bytes:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
                 stranger.settimeout(10)
                 stranger.connect(f"\0{endpoint.address}")
                 stranger.send(given + said)
                 return stranger.recv(1 << 16)
 
-        knocking = asyncio.get_running_loop().run_in_executor(None, knock)
+        attempting = asyncio.get_running_loop().run_in_executor(None, attempt)
         for _ in range(10):
             await good(*made.message(1))
-        assert why in (await knocking).decode()
+        assert why in (await attempting).decode()
         await good(*made.message(1))
-        assert good._socket is stream, "the one stream that it ever had"
+        assert good._socket is stream, "the actor's only stream"
         later = made.client(0, incarnation=1)
         assert (await later(*made.message(0, incarnation=1))).actions.tolist() == wanted(0, 0, ROWS), (
-            "the server lives on"
+            "the server continues"
         )
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_who_says_nothing_keeps_nobody_waiting() -> None:
@@ -234,7 +234,7 @@ def test_who_says_nothing_keeps_nobody_waiting() -> None:
         await asyncio.wait_for(made.client(0)(*made.message(0)), 2.0)
         silent.close()
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 def test_an_actor_with_other_arrays_fails_with_the_reason() -> None:
@@ -243,11 +243,11 @@ def test_an_actor_with_other_arrays_fails_with_the_reason() -> None:
             made.client(0, made=layout((3,))),
             made.message(0)._replace(obs=np.zeros((ROWS, 3), np.float32)),
         )
-        for _ in range(2):  # it does not get better
+        for _ in range(2):  # a retry would fail in the same way
             with pytest.raises(HandshakeRefused, match="actor 0 has observation .* takes"):
                 await client(*step_message)
 
-    play(script, near=True)
+    play(script, shared_memory=True)
 
 
 # -- streams that break -------------------------------------------------------------------------
@@ -265,13 +265,15 @@ def test_a_question_outlives_its_stream() -> None:
             listener._sessions[0].connection.close()
             await pending_request(made.server, unlike=before)
             await asyncio.gather(waiting, other.begin(made.message(1)))
-        assert made.policy.batches == [2 * ROWS] * 5, "nobody was answered twice, or without the other"
+        assert made.policy.batches == [2 * ROWS] * 5, (
+            "a request was answered twice, or in a batch without the other actor"
+        )
         for _, unroll in made.unrolls:
             steps = np.diff(unroll.inputs.obs[:, 0, 0])
-            assert steps.tolist() == [100.0, 100.0], "no step is missing or there twice"
+            assert steps.tolist() == [100.0, 100.0], "a step is missing or duplicated"
         assert len(made.unrolls) == 4
 
-    play(script, batch=3 * ROWS, patience=NEVER, near=True)
+    play(script, batch=3 * ROWS, patience=NEVER, shared_memory=True)
 
 
 def test_a_server_that_is_never_there_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,4 +287,4 @@ def test_a_server_that_is_never_there_is_given_up(monkeypatch: pytest.MonkeyPatc
             await client(*made.message(0))
         made.open()
 
-    play(script, near=True)
+    play(script, shared_memory=True)

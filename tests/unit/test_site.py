@@ -29,7 +29,7 @@ UNREPORTED = {
     "es/steps_of_generations",
     "population/copies",
 }
-"""Counters: `summary.json` and other metrics are made of them, and no row has them."""
+"""Counters behind `summary.json` and other metrics, which are no metrics themselves."""
 
 
 @pytest.fixture

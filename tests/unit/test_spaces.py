@@ -1,4 +1,4 @@
-"""Spaces of actions: what is in them, and what a policy's action means there."""
+"""Action spaces: their elements, and the meaning of a policy's actions."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_acting_and_learning_have_the_same_densities() -> None:
     drawn, drawn_logp = squashed.draw(torch.from_numpy(params), torch.from_numpy(noise))
     np.testing.assert_allclose(actions, drawn.numpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(logp, drawn_logp.numpy(), rtol=1e-4, atol=1e-5)
-    inner = np.abs(actions).max(-1) < 0.999  # beyond, the rounding of the action itself shows
+    inner = np.abs(actions).max(-1) < 0.999  # further out, the rounding of the action itself has an effect
     evaluated, entropy = squashed.evaluate(torch.from_numpy(params), torch.from_numpy(actions))
     np.testing.assert_allclose(evaluated.numpy()[inner], logp[inner], rtol=1e-3, atol=1e-3)
     assert torch.equal(entropy, -evaluated)

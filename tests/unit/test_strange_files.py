@@ -1,4 +1,4 @@
-"""Files of a run directory that are none: nothing waits for them, follows them elsewhere, or writes there."""
+"""Links, devices and FIFOs in a run directory: no command waits for them, follows them or writes to them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_manifest_names_no_file_outside(tmp_path: Path, name: str) -> None:
 def test_a_link_that_leaves_the_directory_is_not_followed(tmp_path: Path) -> None:
     path = saved(tmp_path / "run")
     outside = tmp_path / "outside"
-    (path / "learner-0.safetensors").rename(outside)  # the very same bytes, elsewhere
+    (path / "learner-0.safetensors").rename(outside)  # the same bytes in another place
     (path / "learner-0.safetensors").symlink_to(outside)
     with pytest.raises(CorruptCheckpoint, match=r"learner-0.safetensors cannot be read"):
         commit.verify(path)
@@ -94,7 +94,7 @@ def test_a_link_that_leaves_the_directory_is_not_followed(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "summary.json", "config.yaml", "checkpoints"])
 @pytest.mark.parametrize("kind", ["fifo", "link"])
 def test_a_run_whose_files_are_elsewhere_is_not_opened(tmp_path: Path, name: str, kind: str) -> None:
-    """To resume it would write there: log.txt may be a link to anything."""
+    """A resume would write there, because log.txt may be a link to any file."""
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.yaml").write_text("architecture: impala\n")
@@ -116,11 +116,11 @@ def test_a_summary_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         _ = TrainedRun(tmp_path).summary
 
 
-# -- whose state is missing -----------------------------------------------------------------------
+# -- missing states ------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_from_which_a_role_was_taken_is_passed_over(tmp_path: Path) -> None:
-    """With its manifest, so that every digest matches."""
+    """Remove files and rewrite the manifest, so that every digest matches."""
     older, newer = saved(tmp_path, 1), saved(tmp_path, 2)
     manifest = json.loads((newer / commit.MANIFEST).read_text())
     for name in ("learner-0.safetensors", "learner-0.json"):
@@ -141,7 +141,7 @@ def test_a_checkpoint_without_the_weights_is_passed_over(tmp_path: Path) -> None
 
 
 def test_who_holds_the_weights() -> None:
-    """A learner that pushes its gradients to a server may be new; a server may not."""
+    """A checkpoint may lack a learner that pushes to servers, but no server."""
     from thespis.architectures import gorila, impala
 
     assert impala.program(impala.Config(actors=3)).weight_holders == [("learner", 0)]

@@ -1,4 +1,4 @@
-"""Drawing in proportion: the tree against a list, and samplers against the probabilities they promise."""
+"""Proportional sampling: the tree against a list, and samplers against their probabilities."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_tree_is_a_list_of_weights(
         return
     masses = np.array(shares) * tree.total
     found = tree.find(masses)
-    assert (naive[found] > 0.0).all(), "what weighs nothing is never found"
+    assert (naive[found] > 0.0).all(), "a leaf of weight 0 is never found"
     ends = np.cumsum(naive)
     slack = 1e-9 * ends[-1]
     for mass, leaf in zip(masses, found, strict=True):
@@ -77,7 +77,7 @@ def test_a_new_item_gets_the_highest_priority_seen() -> None:
 
 
 def test_nothing_is_found_beyond_the_last_that_weighs_anything() -> None:
-    """A tree of three levels, full but for its ends; masses at and beyond its total."""
+    """A tree of three levels, full except for its ends; masses at and beyond its total."""
     tree = SumTree(20_000)
     weights = np.full(20_000, 0.1)
     weights[:7] = weights[-5_000:] = 0.0

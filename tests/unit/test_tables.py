@@ -1,4 +1,4 @@
-"""Tables in docs that are made from the code are current."""
+"""Tables in docs that are written from the code are current."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from thespis.algorithms import algorithms
 
 def test_the_table_of_algorithms_is_the_code_s() -> None:
     markdown = PAGE.read_text()
-    assert table() in markdown and with_table(markdown) == markdown, "`python tests/tables.py` writes it anew"
+    assert table() in markdown and with_table(markdown) == markdown, "run `python tests/tables.py` to update it"
 
 
 def test_every_algorithm_has_an_architecture_that_carries_it() -> None:

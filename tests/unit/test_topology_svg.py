@@ -1,4 +1,4 @@
-"""The SVG drawing of a program: everything of the graph is in it, and nothing covers a label."""
+"""The SVG drawing of a program: it contains the whole graph, and nothing covers a label."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Area(NamedTuple):
 
 
 class Pool:
-    """A service that a role of its own name calls as well."""
+    """A service that is also called by a role of the same name."""
 
     description = RoleDescription(methods={"swap": Method("gradients", takes="gradients", gives="weights")})
 
@@ -63,7 +63,7 @@ def root(svg: str) -> ElementTree.Element:
 
 
 def written(drawing: ElementTree.Element) -> dict[str, list[Area]]:
-    """The areas of texts and boxes, by class."""
+    """Return the areas of texts and boxes, by class."""
     areas: dict[str, list[Area]] = {}
     for text in drawing.iter("text"):
         size = 14 if text.get("class") == "name" else 12

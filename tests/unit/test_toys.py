@@ -1,4 +1,4 @@
-"""The toys have the answers they claim."""
+"""The toys have the stated optimal returns."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_lock_opens_to_its_code_alone() -> None:
         digits[wrong] = (digits[wrong] + 1) % 4
         rewards, seen = dial(digits, 0)
         assert not any(rewards)
-        # It shows what was dialled last, not how many were: the same digit looks the same wherever it stands.
+        # The observation is the last digit, not the number of digits, so equal digits look the same.
         assert seen == [[0, 0, 0, 0, 1], *([float(digit == i) for i in range(4)] + [1] for digit in digits)]
 
 

@@ -1,4 +1,4 @@
-"""Trackers, against small stand-ins for their packages: what is logged, under which step, and how a run goes on."""
+"""Trackers, against small fakes of their packages: logged values, steps, and resumed runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thespis.training.trackers import Mlflow, Wandb
 
 
 class FakeWandb(types.ModuleType):
-    """The calls that Wandb makes of wandb, with the signatures it has there."""
+    """A fake of the parts of wandb that `Wandb` uses, with the same signatures."""
 
     def __init__(self) -> None:
         super().__init__("wandb")
@@ -58,7 +58,7 @@ class FakeRun:
 
 
 class FakeMlflow(types.ModuleType):
-    """The calls that Mlflow makes of mlflow."""
+    """A fake of the parts of mlflow that `Mlflow` uses."""
 
     def __init__(self) -> None:
         super().__init__("mlflow")
@@ -145,7 +145,7 @@ def test_mlflow_gets_settings_rows_and_summary(tmp_path: Path, mlflow: FakeMlflo
     assert mlflow.of("summary.json") == [run.summary]
     ((there, _),) = mlflow.of("artifacts")
     assert there
-    # Going on: the same MLflow run, whose parameters cannot change.
+    # Resumed: the same MLflow run, whose parameters cannot change.
     tracker = Mlflow()
     tracker.on_start(run)
     assert mlflow.of("start") == ["run", "f00d"] and len(mlflow.of("params")) == 1

@@ -38,7 +38,7 @@ def feed(server: TrajectoryAssembler, moments: list[Moment], who: Stream = ACTOR
 @given(moments=streams(), length=st.integers(1, 7))
 def test_unrolls_are_the_stream(moments: list[Moment], length: int) -> None:
     unrolls = feed(assembler(length), moments)
-    assert len(unrolls) == max(0, len(moments) - 2) // length, "the last step would arrive with the next request"
+    assert len(unrolls) == max(0, len(moments) - 2) // length, "the last step arrives with the next request"
     for k, unroll in enumerate(unrolls):
         check(unroll, moments, k * length, length)
 
@@ -63,7 +63,7 @@ def message(who: Stream, number: int, incarnation: int, clock: int) -> StepMessa
     ),
 )
 def test_no_unroll_has_two_incarnations_or_a_gap(length: int, incarnations: list[tuple[int, bool, list[str]]]) -> None:
-    """Actors and servers die at any step and restart; requests are repeated, with a response or without.
+    """Actors and servers die at any step and restart; requests are repeated, before or after their response.
 
     Steps are written before the response, or after it.
     """

@@ -1,4 +1,4 @@
-"""Runs that start from another run's weights: which are taken, what is said of the rest, and who loads them."""
+"""Runs that start from another run's weights: loaded weights, messages on the others, and the loading roles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thespis.runs.checkpoints import Checkpoints, policy_weights
 
 SMALL: dict[str, Any] = {"on": "simulation", "eval_episodes": 0, "quiet": True}
 STILL = {"optimizer": {"learning_rate": 1e-30}}
-"""Nothing is learned, so what a run ends with is what it began with."""
+"""A learning rate too small to change a weight, so that a run ends with its initial weights."""
 
 
 def weights(path: Path) -> dict[str, Array]:
@@ -33,7 +33,7 @@ def same(left: dict[str, Array], right: dict[str, Array], names: list[str] | Non
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of IMPALA whose observations are normalised: on another seed than those that start from it."""
+    """A run of IMPALA with normalised observations, and another seed than the runs that start from it."""
     path = tmp_path_factory.mktemp("source") / "run"
     made = {"actors": 1, "envs_per_actor": 2, "network": {"normalize_observations": True}}
     train("impala", seed=5, total_steps=200, run_dir=path, **made, **SMALL)
@@ -49,7 +49,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["impala", "seed", "ppo", "a2c", "a3c", "parameter-server"])
 def test_every_holder_of_weights_starts_from_them(plain: Path, tmp_path: Path, name: str) -> None:
-    """Learner, parameter server, shared parameters: whoever it is, and whatever the seed says."""
+    """Learner, parameter server and shared parameters load the weights, for any seed."""
     run = tmp_path / "run"
     some: dict[str, Any] = {"actors": 2, "envs_per_actor": 2, "total_steps": 100, "unroll_length": 8}
     train(name, run_dir=run, init_from=plain, network={"hidden": [64, 64]}, **some, **STILL, **SMALL)
@@ -78,7 +78,7 @@ def test_evolution_starts_from_weights_and_statistics(tmp_path: Path) -> None:
     before, after = weights(first), weights(second)
     assert same(before, after, ["policy.weight", "policy.bias"])
     (count,) = (name for name in before if name.endswith("normalizer.count"))
-    assert after[count] > before[count] > 0, "statistics go on from those of the first run"
+    assert after[count] > before[count] > 0, "statistics continue from those of the first run"
 
 
 def test_members_of_a_population_start_from_them(plain: Path, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_resumed_run_does_not_need_the_other(plain: Path, tmp_path: Path) -> N
     shutil.rmtree(first)
     resume(str(run), total_steps=2000, quiet=True)
     assert load(str(run)).config.init_from == first
-    assert not same(weights(run), weights(plain)), "it goes on from what it has learned"
+    assert not same(weights(run), weights(plain)), "a restarted learner continues from its checkpoint"
 
 
 def test_a_learner_that_dies_before_the_first_checkpoint_starts_from_them_again(plain: Path, tmp_path: Path) -> None:

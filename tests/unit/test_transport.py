@@ -1,4 +1,4 @@
-"""Frames between processes: arrays inline or through shared memory, in order, whole, and blocks always come back."""
+"""Frames between processes: inline arrays or shared memory, complete and in order, and all blocks are released."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INLINE = transport._INLINE_BYTES
 
 
 class End:
-    """One side of a connection, with what it received and what its arena lends."""
+    """One side of a connection, with its received messages and the blocks of its arena."""
 
     def __init__(self, sock: socket.socket, arena: Arena, peer: PeerArena) -> None:
         self.arena = arena
@@ -89,7 +89,7 @@ def test_arrays_of_any_size_arrive_whole(size: int, memory: Any) -> None:
         assert name == "name"
         np.testing.assert_array_equal(arrays["a"], array)
         np.testing.assert_array_equal(arrays["b"], array[::-1])
-        assert arrays["a"].flags.writeable, "a receiver may write to what it got"
+        assert arrays["a"].flags.writeable, "a receiver may write to its arrays"
         assert one.lent == (1 if 2 * size > INLINE else 0)
         assert sent == two.bytes[0] >= 2 * size
 
@@ -145,7 +145,7 @@ def test_many_messages_both_ways_keep_their_order_and_give_back_their_blocks(mem
         assert [number for number, _ in two.got] == [*range(len(sizes))]
         assert all((array == number % 251).all() and len(array) == sizes[number] for number, array in two.got)
         assert all((array == number % 241).all() for number, array in one.got)
-        for _ in range(2):  # the last releases ride on the next message
+        for _ in range(2):  # the last releases are sent with the next message
             one.connection.send("over")
             two.connection.send("over")
             await asyncio.sleep(0.02)
@@ -158,7 +158,7 @@ def test_a_full_arena_falls_back_to_the_socket(memory: Any) -> None:
     async def scene(one: End, two: End) -> None:
         for number in range(10):
             one.connection.send(np.full(40_000, number, np.uint8))
-        assert one.lent == 2, "100,000 bytes have room for two"
+        assert one.lent == 2, "100,000 bytes are enough for two"
         await arrive(two, 10)
         assert [int(array[0]) for array in two.got] == [*range(10)]
         assert all((array == array[0]).all() for array in two.got)
@@ -239,10 +239,10 @@ def test_it_can_be_waited_for_without_the_event_loop(memory: Callable[[int], int
 
 def test_what_comes_while_a_message_is_taken_in_waits_its_turn(memory: Callable[[int], int]) -> None:
     async def scene(one: End, two: End) -> None:
-        def look_again(line: Connection, message: Any, nbytes: int) -> None:
+        def look_again(connection: Connection, message: Any, nbytes: int) -> None:
             two.got.append(message[0])
             one.connection.send((message[0] + 10, (None,)))
-            line.poll()
+            connection.poll()
 
         two.connection._received = look_again
         for number in range(3):

@@ -1,4 +1,4 @@
-"""What the TRPO update is made of, against dense algebra and naive loops."""
+"""The parts of the TRPO update, against dense algebra and naive loops."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_conjugate_gradient_ends_early_and_knows_zero() -> None:
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
 def test_fisher_products_against_an_explicit_hessian(space: spaces.Space[Any]) -> None:
-    """A small network in float64: the Hessian by rows, and by the outer products that define Fisher's matrix."""
+    """Compare the Hessian of a small float64 network with the outer products that define the Fisher matrix."""
     distribution = build_distribution(space)
     generator = torch.Generator().manual_seed(0)
     obs = torch.randn(7, 3, dtype=torch.float64, generator=generator)
@@ -87,7 +87,7 @@ def test_fisher_products_against_an_explicit_hessian(space: spaces.Space[Any]) -
 
 
 def test_fisher_products_of_a_network_large_enough_for_numpy_layers() -> None:
-    """Such layers differentiate by numpy, which has to leave second derivatives to torch."""
+    """Numpy computes the first derivatives of such layers, and torch the second ones."""
     layers = NetworkConfig(hidden=(64, 64))
     made = init_network(lambda: SeparateActorCritic(OBS, DISCRETE, layers), seed=0)
     with torch.no_grad():

@@ -46,7 +46,7 @@ def build(space: spaces.Space[Any] = DISCRETE, lstm: int = 0, normalize: bool = 
 
 
 def random_unroll(update: TRPOUpdate, seed: int = 0, steps: int = 20, batch: int = 4) -> Unroll:
-    """Actions drawn from the update's own policy, as in rounds of one version; some episodes end."""
+    """Make a batch with actions of the update's own policy, as in rounds of one version; some episodes end."""
     rng = np.random.default_rng(seed)
     obs = rng.normal(size=(steps + 1, batch, 3)).astype(np.float32)
     first = np.zeros((steps + 1, batch), bool)
@@ -81,7 +81,7 @@ def _params(update: TRPOUpdate, inputs: TensorInputs, state: tuple[Array, ...]) 
 
 
 def measured_kl(update: TRPOUpdate, before: Tensor, batch: Unroll) -> float:
-    """Mean KL over valid rows, in float64, of the policy as it is now from the one with parameters `before`."""
+    """Return the mean KL over valid rows, in float64, from the policy with parameters `before` to the current one."""
     after = _params(update, tensor_inputs(batch.inputs), batch.state)[:-1]
     kl = update.network.distribution.kl(before.double(), after.double())
     return float(kl[torch.from_numpy(batch.valid)].mean())
@@ -108,7 +108,7 @@ def test_every_step_stays_within_the_bound_once_it_is_applied(
 
 
 def test_the_bound_holds_where_the_quadratic_model_is_far_off() -> None:
-    """Without damping, and with a bound of a third of a nat, full steps overshoot: the search has to shorten them."""
+    """Without damping and with a bound of a third of a nat, full steps overshoot, so the search must shorten them."""
     update = build(max_kl=0.3, damping=1e-5)
     exchange, tried = SGD(update.parameters), []
     for seed in range(30):
@@ -206,7 +206,7 @@ def test_the_regression_is_adam_on_half_the_squared_error() -> None:
 def test_a_restored_update_goes_on_to_the_bit() -> None:
     def steps(update: TRPOUpdate, seeds: range) -> None:
         for seed in seeds:
-            update._rng = np.random.default_rng(seed)  # a life's own shuffles are not saved
+            update._rng = np.random.default_rng(seed)  # the shuffles of an incarnation are not saved
             SGD(update.parameters).step(update.gradients(random_unroll(update, seed)).values, 1.0)
 
     update = build(line_search_steps=1)

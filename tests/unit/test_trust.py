@@ -1,4 +1,4 @@
-"""Whose code a run may execute: one's own, and what was said to be trusted."""
+"""Code that a run may execute: the user's own, and code that the user trusts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stranger(path: Path, architecture: str = "impala", **settings: Any) -> Path:
-    """A run directory that came from elsewhere."""
+    """A run directory from another machine or user."""
     path.mkdir(exist_ok=True)
     (path / "config.yaml").write_text(yaml.safe_dump({"architecture": architecture, **settings}))
     return path
@@ -78,11 +78,11 @@ def test_code_is_trusted_once_it_was_trained_with(tmp_path: Path, monkeypatch: p
         check_trusted(Path("run"), code)
     remember(code)
     check_trusted(Path("run"), code)
-    assert not (tmp_path / "mine" / "executed").exists(), "nothing is run to find out what it is"
+    assert not (tmp_path / "mine" / "executed").exists(), "no code is executed to identify it"
 
 
 def test_the_same_name_elsewhere_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger gives the file in the run the name that one's own has."""
+    """Another user's file has the same name as the user's own file."""
     for spec in ("my_env.py::make", "my_env:CartPole-v1"):
         for directory in ("mine", "theirs"):
             own_env(tmp_path / directory)
@@ -115,7 +115,7 @@ def test_a_file_that_somebody_else_has_put_in_its_place_is_other_code(
 
 
 def test_what_is_not_there_needs_no_trust(tmp_path: Path) -> None:
-    """A policy whose environment is gone can still be loaded."""
+    """The policy of a run can be loaded although its environment is gone."""
     check_trusted(Path(), {"env": f"{tmp_path}/gone.py::make", "wrapper": "no_such_package::wrap"})
 
 
@@ -197,11 +197,11 @@ def test_somebody_at_a_terminal_is_asked(
 
 
 def test_standing_in_a_strangers_run_imports_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only once its code is trusted are modules found in the current directory."""
+    """Modules in the current directory are found only after the code is trusted."""
     monkeypatch.setattr(cli.sys, "path", [entry for entry in cli.sys.path if entry])
     monkeypatch.chdir(stranger(tmp_path / "theirs", env="CartPole-v1"))
     for words in (["eval", "."], ["plot", "."], ["record", ".", "--out", "demos"]):
-        assert cli.main(words) == 2  # there is no checkpoint, and there are no metrics
+        assert cli.main(words) == 2  # the run has no checkpoint and no metrics
         assert "" not in cli.sys.path
 
 

@@ -1,4 +1,4 @@
-"""Hyper-parameters by path: priors from the words of a command line, and what is wrong with them in one sentence."""
+"""Hyper-parameters by path: priors from the words of a command line, and one-sentence errors."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ def services(place: Placement) -> tuple[Handle[roles.Queue], Handle[roles.Weight
 
 def test_edges_by_keyword_arrive_as_arrows_of_the_program() -> None:
     program = Program("test")
-    beside = program.at(process="learner", colocate="learner", restarts=3)
-    queue, weights = services(beside)
+    with_learner = program.at(process="learner", colocate="learner", restarts=3)
+    queue, weights = services(with_learner)
     sample, publish = queue.edge(roles.Queue.sample, items=4), weights.edge(roles.WeightStore.publish)
-    replace(beside, thread=True).add("learner", build_learner, 4, sample=sample, publish=publish)
+    replace(with_learner, thread=True).add("learner", build_learner, 4, sample=sample, publish=publish)
     insert, pull = queue.edge(roles.Queue.insert), weights.edge(roles.WeightStore.pull)
     program.at(counts_as_actor=True).add("actor", build_actor, insert, pulls=(pull, pull))
     program.check()
@@ -61,7 +61,7 @@ def test_a_name_does_for_a_method() -> None:
 
 
 def test_wrong_wiring_is_a_type_error() -> None:
-    """Each ignored error is one that a type checker reports; nothing here is refused before it runs."""
+    """A type checker reports each ignored error; at run time the wiring raises none of them."""
     program = Program("test")
     place = program.at()
     queue, weights = services(place)

@@ -1,4 +1,4 @@
-"""The stub of `train` says what the configs say, and mypy accepts right settings and rejects wrong ones."""
+"""The stub of `train` matches the configs, and mypy accepts valid settings and rejects invalid ones."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_stub_is_what_the_configs_say() -> None:
 
 def test_mypy_knows_the_settings_of_each_architecture(tmp_path: Path) -> None:
     (tmp_path / "snippet.py").write_text(SNIPPET)
-    # Only what the answer depends on is read: torch and Gymnasium would take most of a minute.
+    # mypy skips torch and Gymnasium, which would take most of a minute and do not matter here.
     files = (
         "__init__.py",
         "_train.pyi",

@@ -1,4 +1,4 @@
-"""V-trace against hand-computed numbers, its definition, and the properties the definition implies."""
+"""V-trace: hand-computed numbers, the definition, and properties that follow from it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_vectors(case: dict[str, object], targets: tuple[float, ...], advantages
 
 
 def test_advantages_without_the_ratio() -> None:
-    """r + discount * v_{s+1} - V, whatever `pg_rho_bar` says; targets stay the same."""
+    """Advantages are r + discount * v_{s+1} - V for any `pg_rho_bar`, and targets do not change."""
     plain, bare = small(), small(clips=Clips(pg_rho_bar=0.1, weighted=False))
     assert torch.equal(bare.targets, plain.targets)
     expected = (1.0 + 0.9 * plain.targets[1] - 0.5, 2.0 + 0.9 * plain.targets[2] - 1.0, 3.0 + 0.9 * 2.0 - 1.5)
@@ -97,7 +97,7 @@ Case = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def random_case(seed: int, steps: int, batch: int) -> Case:
-    """v_tm1, v_t, r, discount, cut, log_ratio with terminations and truncations inside."""
+    """Return v_tm1, v_t, r, discount, cut, log_ratio with terminations and truncations."""
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(steps + 1, batch))
     terminated, truncated = rng.random((2, steps, batch)) < 0.15
@@ -110,7 +110,7 @@ def random_case(seed: int, steps: int, batch: int) -> Case:
 
 
 def by_definition(case: Case, clips: Clips) -> tuple[Tensor, Tensor]:
-    """The sums of the paper, term by term, in O(T^2)."""
+    """Return the sums of the paper, term by term, in O(T^2)."""
     v_tm1, v_t, r, discount, cut, log_ratio = case
     ratio = log_ratio.exp()
     rho, c, pg = (ratio.clamp(max=math.inf if bar is None else bar) for bar in clips[:3])

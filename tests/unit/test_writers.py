@@ -1,4 +1,4 @@
-"""The unroll writer against a slow reference that sees the whole stream."""
+"""The unroll writer against a slow reference with the whole stream."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_returns_so_far_go_on_across_unrolls_and_stop_at_endings() -> None:
 
 
 def test_what_the_caller_reuses_is_copied() -> None:
-    """Environments overwrite their arrays at the next step."""
+    """The writer copies arrays, because environments overwrite them at the next step."""
     moments = stream(3, 2, np.random.default_rng(0), tree=False, same_step=True)
     (unroll,) = written(moments, 3)
     kept = unroll.inputs.obs.copy(), unroll.state[0].copy()

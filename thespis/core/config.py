@@ -216,7 +216,7 @@ class Experiment:
     """Stop after this many environment steps of all actors together (frame skip not multiplied). The run may exceed it
     by one unroll per actor. None sets no limit."""
     total_seconds: Positive | None = None
-    """Stop this many seconds after the first environment step (virtual seconds in the simulation). Given without
+    """Stop this many seconds after the first environment step (virtual seconds in the simulation). Without
     --total-steps, the run has no step limit and learning rates anneal over these seconds."""
     stop_at_return: float | None = None
     """Stop when the mean return of the last 100 training episodes reaches this value."""

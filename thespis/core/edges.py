@@ -171,7 +171,7 @@ class Push(Named, Protocol):
 
 
 class Attend(Named, Protocol):
-    """Tell a group of learners that this one is alive; returns after part of the group's timeout."""
+    """Report to a group of learners that this one is alive; returns after part of the group's timeout."""
 
     def __call__(self, member: Member, /) -> Awaitable[None]: ...
 
@@ -183,13 +183,13 @@ class JoinGroup(Named, Protocol):
 
 
 class Offer(Named, Protocol):
-    """Give the state of a learner to all that wait to enter its group."""
+    """Send the state of a learner to the learners that wait to enter its group."""
 
     def __call__(self, member: Member, state: RoleState, /) -> Awaitable[None]: ...
 
 
 class Combine(Named, Protocol):
-    """Contribute to a round of a group of learners; blocks until all have. None: the group goes on without it."""
+    """Contribute to a round of a group of learners; blocks until all have. None: the group continued without it."""
 
     def __call__(self, member: Member, part: Contribution, /) -> Awaitable[Combined | None]: ...
 

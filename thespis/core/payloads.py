@@ -73,7 +73,7 @@ class Contribution(NamedTuple):
 
 
 class Combined(NamedTuple):
-    """The result of a round, the same for all learners but for the last field.
+    """The result of a round, the same for all learners except for its last two fields.
 
     `gradients`: their mean over all rows; None if a learner had none to apply. `statistics`: of each learner, in the
     order of their indices. `learners`: how many took part. `steps`: the sum. `fraction`: the largest.

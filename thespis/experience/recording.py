@@ -82,7 +82,7 @@ def record(
 
 
 def trained_policy(runner: PolicyRunner, greedy: bool) -> ActFunction:
-    """The act function of a trained policy, with its recurrent state."""
+    """Return a function that acts with a trained policy and keeps its recurrent state."""
     state = runner.initial_state(1)
 
     def act(inputs: Inputs) -> Array:
@@ -95,7 +95,7 @@ def trained_policy(runner: PolicyRunner, greedy: bool) -> ActFunction:
 
 
 def scripted_policy(function: Any, envs: Environments, name: str) -> ActFunction:
-    """The act function of a script: `function()` starts an episode and returns `act(obs)`, an env action."""
+    """Return a function that acts with a script. `function()` starts an episode and returns its `act(obs)`."""
     to_policy, space = policy_actions(envs.action_space), envs.action_space
     opened: Any = None
 

@@ -48,7 +48,7 @@ def ancestors(rows: list[HistoryRow], member: int) -> list[int]:
 def draw_ancestry(directory: Path) -> str:
     """Plot returns and hyper-parameters of all members over steps; a thin line marks every copy."""
     if importlib.util.find_spec("matplotlib") is None:
-        return '  no plot of the lineage: pip install "thespis[plots]"'
+        return '  no plot of the population: pip install "thespis[plots]"'
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -134,7 +134,7 @@ class Child:
     def ending(self) -> str:
         """How the child ended, for a child that reported no error."""
         code, location = self.process.returncode, self.status.location
-        # A crash happens in the running environment call; a kill from killed is unrelated to it.
+        # A crash happens in the running environment call; a kill from outside is unrelated to it.
         killed = code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
         within = f" in {location.rstrip(':')}" if location is not None and not killed else ""
         if code is not None and code < 0:

@@ -34,7 +34,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Returns and lengths of played episodes, in order. Returns sum the raw rewards of the environment."""
+    """Returns and lengths of played episodes, in order. A return is the sum of the environment's raw rewards."""
 
     returns: list[float]
     lengths: list[int]

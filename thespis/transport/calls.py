@@ -34,7 +34,7 @@ class PendingReply(asyncio.Future[Any]):
 
 
 def fail_replies(replies: Iterable[asyncio.Future[Any]], session: asyncio.Future[None]) -> None:
-    """Fail pending replies with the error of `session`, the finished task that session the stream open."""
+    """Fail pending replies with the error of `session`, the finished task that kept the stream open."""
     for reply in replies:
         if reply.done():
             continue

@@ -1,4 +1,4 @@
-"""A host by itself: what it asks of another process, and of the next life of that process."""
+"""The roles of one process: calls to another process, and to its next incarnation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from thespis.runtime.role_process import RoleProcess, StartCommand
 from thespis.transport.calls import RemoteCall
 
 
-class Noted:
-    """A line that keeps what it was given."""
+class RecordingConnection:
+    """A connection that records its messages."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
@@ -25,24 +25,24 @@ class Noted:
         return 10
 
     def poll(self, seconds: float = 0.0) -> None:
-        """Nothing comes."""
+        """Receive nothing."""
 
 
-def test_a_new_life_is_asked_again_for_what_is_still_wanted() -> None:
+def test_pending_calls_are_repeated_to_a_new_incarnation() -> None:
     async def play() -> None:
         page = status_page("test")
-        host = RoleProcess(lambda message: None, Status(page))
+        process = RoleProcess(lambda message: None, Status(page))
         os.close(page)
-        host._processes = {("queue", 0): "services"}
-        old, new, took = Noted(), Noted(), list[int]()
-        host.attach_peer("services", old)
+        process._processes = {("queue", 0): "storage"}
+        old, new, took = RecordingConnection(), RecordingConnection(), list[int]()
+        process.attach_peer("storage", old)
         calls = [RemoteCall(("actor", 0, 1), number, 0, ("queue", 0), "insert", (number,)) for number in range(2)]
-        given_up, wanted = (host._deliver(call, "actor.queue.insert", took.append) for call in calls)
+        given_up, wanted = (process._deliver(call, "actor.queue.insert", took.append) for call in calls)
         given_up.cancel()
-        host.attach_peer("services", new)
+        process.attach_peer("storage", new)
         assert [call for _, call in old.sent] == calls
         assert [call for _, call in new.sent] == calls[1:]
-        host.on_message(new, (new.sent[0][0], ("done",)), 5)
+        process.on_message(new, (new.sent[0][0], ("done",)), 5)
         assert await wanted == "done" and took == [10 + 10 + 5]
 
     asyncio.run(play())
@@ -52,11 +52,11 @@ def cannot_be_built(ctx: Context) -> None:
     raise ValueError("no such file")
 
 
-def test_what_went_wrong_first_is_what_is_told() -> None:
+def test_only_the_first_error_is_reported() -> None:
     async def play() -> list[Any]:
         result: list[Any] = []
         page = status_page("test")
-        host = RoleProcess(result.append, Status(page))
+        process = RoleProcess(result.append, Status(page))
         os.close(page)
         program = Program("test")
         program.at().add("server", cannot_be_built)
@@ -64,9 +64,11 @@ def test_what_went_wrong_first_is_what_is_told() -> None:
         start = StartCommand(
             [], pickle.dumps(program.roles), [identity], {}, frozenset(), frozenset(), None, report_seconds=1.0
         )
-        host.start(start)
-        host.on_message(Noted(), (1, RemoteCall(("worker", 0, 1), 0, 0, ("server", 0), "pull", ())), 10)
-        assert host.exited.done()
+        process.start(start)
+        process.on_message(
+            RecordingConnection(), (1, RemoteCall(("worker", 0, 1), 0, 0, ("server", 0), "pull", ())), 10
+        )
+        assert process.exited.done()
         return [message for kind, message, *_ in result if kind == "error"]
 
     assert asyncio.run(play()) == ["server 0: ValueError: no such file"]
