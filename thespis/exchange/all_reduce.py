@@ -20,11 +20,14 @@ from torch import Tensor
 from thespis.algorithms.updates.flat import decayed
 from thespis.algorithms.updates.optimizers import build_optimizer, clip_gradients, export_state, restore_state
 from thespis.core.budget import Budget, Progress
+from thespis.core.compression_config import CompressionConfig
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.edges import Attend, Combine, JoinGroup, Offer
-from thespis.core.payloads import Combined, Contribution, Member
+from thespis.core.payloads import Combined, Contribution, GradientMessage, Member
 from thespis.core.types import Array
+from thespis.exchange.codecs import cut_sections
+from thespis.exchange.compression import Compressor, decompress, refuse_rank
 from thespis.exchange.protocol import Left, Replica
 
 _DIGEST_EVERY = 100
@@ -43,17 +46,26 @@ class GroupEdges(NamedTuple):
 class AllReduce:
     """A learner's side of the gradient edge to its group, and the optimiser that applies what the group returns.
 
-    Gradients are clipped after they are combined, by their global norm. Schedules follow the steps of all learners.
+    Gradients are clipped after they are combined, by their global norm; compressed ones also before. Schedules follow
+    the steps of all learners.
     """
 
     shared: ClassVar = True
 
     def __init__(
-        self, ctx: Context, cfg: OptimizerConfig, parameters: Sequence[Tensor], budget: Budget, group: GroupEdges
+        self,
+        ctx: Context,
+        cfg: OptimizerConfig,
+        parameters: Sequence[Tensor],
+        budget: Budget,
+        group: GroupEdges,
+        compression: CompressionConfig | None = None,
     ) -> None:
+        """`compression`: of the gradients that are sent to the group; by default they are float32."""
         self._ctx, self._cfg, self._group, self._progress = ctx, cfg, group, Progress(budget, ctx.now)
         self._parameters = list(parameters)
         self._optimizer = build_optimizer(cfg, parameters)
+        self._compressor = _build_compressor(ctx, compression, self._parameters)
         self._member = Member(ctx.identity.index, ctx.identity.incarnation)
         self._replica: Replica | None = None
         self._attending: asyncio.Future[None] | None = None
@@ -90,36 +102,56 @@ class AllReduce:
     async def apply(self, gradients: list[Tensor] | None, rows: int = 1) -> bool:
         """Apply the mean gradients of all learners; return False if one of them has none, or if they are not finite."""
         cfg = self._cfg
-        flat = None
-        if gradients is not None:
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
-        combined = (await self._combine(gradients=flat, rows=rows)).gradients
+        message = None if gradients is None else await self._encode(gradients)
+        combined = (await self._combine(gradients=message, rows=rows)).gradients
         if combined is None:
             return False
         async with self._ctx.work("apply"):
-            mean = _split(combined, self._parameters)
+            mean = _split(decompress(combined), self._parameters)
             norm = clip_gradients(mean, cfg.clip or math.inf)
             if not math.isfinite(norm):
                 return False
             rate = decayed(cfg.learning_rate, self._fraction) if cfg.anneal else cfg.learning_rate
             self._optimizer.step(mean, rate)
+            if self._compressor is not None:
+                self._compressor.commit()
         self._ctx.record("train/grad_norm", norm)
         self._ctx.record("train/learning_rate", rate)
         return True
 
     def state(self) -> dict[str, Array]:
-        """Return the optimiser state and the progress of the run, for a checkpoint or for another learner."""
+        """Return the optimiser state, the progress of the run and this learner's error memory."""
         counted = {"steps": np.array(self._steps), "seconds": np.array(self._progress.seconds)}
+        if self._compressor is not None:
+            counted |= {f"compression/{name}": array for name, array in self._compressor.state().items()}
+            counted["compression/learner"] = np.array(self._member.learner)
         return export_state(self._optimizer) | counted
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Load what `state` returned."""
+        """Load what `state` returned, perhaps in another learner. An error memory stays with its learner."""
         restore_state(self._optimizer, arrays)
         self._steps = int(arrays["steps"])
         self._progress.seconds = float(arrays["seconds"])
+        if self._compressor is not None and "compression/learner" in arrays:
+            if int(arrays["compression/learner"]) == self._member.learner:
+                start = "compression/"
+                saved = {name.removeprefix(start): arrays[name] for name in arrays if name.startswith(start)}
+                self._compressor.restore(saved)
+            else:
+                self._compressor.forget()
+
+    async def _encode(self, gradients: list[Tensor]) -> GradientMessage | None:
+        """The gradients as one message; None if they are compressed and not finite, because no memory may hold them."""
+        if self._compressor is not None and not math.isfinite(clip_gradients(gradients, self._cfg.clip or math.inf)):
+            return None
+        flat: Array = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
+        if self._compressor is None:
+            return flat
+        async with self._ctx.work("compress", items=len(flat)):
+            return self._compressor.encode(flat)
 
     async def _combine(
-        self, *, gradients: Array | None = None, rows: int = 0, statistics: Array | None = None
+        self, *, gradients: GradientMessage | None = None, rows: int = 0, statistics: Array | None = None
     ) -> Combined:
         """Take part in one round. Raises `Left` if the group went on without this learner."""
         assert self._replica is not None
@@ -162,6 +194,15 @@ class AllReduce:
         for parameter in self._parameters:
             digest = zlib.crc32(parameter.detach().contiguous().numpy().data, digest)
         return digest
+
+
+def _build_compressor(ctx: Context, cfg: CompressionConfig | None, parameters: Sequence[Tensor]) -> Compressor | None:
+    if cfg is None or not cfg.compresses:
+        return None
+    layout = [(str(index), list(parameter.shape)) for index, parameter in enumerate(parameters)]
+    sections = cut_sections(layout, slice(0, sum(parameter.numel() for parameter in parameters)))
+    refuse_rank(cfg, [sections])
+    return Compressor(ctx, cfg, sections)
 
 
 def _split(flat: Array, like: Sequence[Tensor]) -> list[Tensor]:
