@@ -74,9 +74,10 @@ class Compressor:
 
     def forget(self) -> None:
         """Empty the error memory, because the parameters are now those of another learner."""
-        self._memory = self._previous = self._pending = None
-        if self._cfg.gradients_feedback:
+        counted_before = self._memory is None and self._ctx.identity.restarts
+        if self._cfg.gradients_feedback and not counted_before:
             self._ctx.count("gradients/lost_memories")
+        self._memory = self._previous = self._pending = None
 
 
 class GroupCompressor:
