@@ -166,6 +166,18 @@ def test_a_run_goes_on_with_another_method_and_other_workers(stage: Stage) -> No
     assert sent[0] < sent[1] == sent[2], "float32 is not counted as compressed"
 
 
+def test_a_run_with_the_former_name_of_the_setting_goes_on(stage: Stage) -> None:
+    train("a3c", run_dir=stage.run, gradients="bfloat16", **WORKERS)
+    config = stage.run / "config.yaml"
+    lines = [line for line in config.read_text().splitlines() if not line.startswith("gradients_")]
+    former = "\n".join(lines).replace("gradients: bfloat16", "gradient_dtype: bfloat16")
+    assert "gradient_dtype" in former
+    config.write_text(former)
+    sent = resume(stage.run, quiet=True, total_steps=3000).summary["gradients"]
+    assert sent["raw_bytes"] > 1.9 * sent["wire_bytes"]
+    assert "gradients: bfloat16" in config.read_text()
+
+
 @pytest.mark.parametrize("name", ["a2c", "impala"])
 def test_compressed_gradients_on_processes(name: str, stage: Stage) -> None:
     run = train(name, run_dir=stage.run, gradients="powersgd", **{**CASES[name], "on": "local"})
