@@ -54,7 +54,13 @@ class A2cOwn(ExperimentSettings, total=False):
 
 class ServersSettings(TypedDict, total=False):
     shards: int
-    gradient_dtype: Literal["float32", "float16", "bfloat16"]
+
+
+class CompressionSettings(TypedDict, total=False):
+    gradients: Literal["float32", "float16", "bfloat16", "int8", "topk", "sign", "powersgd"]
+    gradients_share: float
+    gradients_rank: int
+    gradients_feedback: bool
 
 
 class NetworkSettings(TypedDict, total=False):
@@ -102,7 +108,7 @@ class UnrollsSettings(TypedDict, total=False):
     unroll_length: int
 
 
-class A2cVTrace(A2cOwn, ServersSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class A2cVTrace(A2cOwn, ServersSettings, CompressionSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
 class APPOSettings(TypedDict, total=False):
@@ -119,7 +125,7 @@ class APPOSettings(TypedDict, total=False):
     reward: RewardSettings | RewardConfig
 
 
-class A2cAPPO(A2cOwn, ServersSettings, APPOSettings, UnrollsSettings, total=False): ...
+class A2cAPPO(A2cOwn, ServersSettings, CompressionSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
 class A3cOwn(ExperimentSettings, total=False):
@@ -127,10 +133,10 @@ class A3cOwn(ExperimentSettings, total=False):
     hogwild: bool
 
 
-class A3cVTrace(A3cOwn, ServersSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class A3cVTrace(A3cOwn, ServersSettings, CompressionSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class A3cAPPO(A3cOwn, ServersSettings, APPOSettings, UnrollsSettings, total=False): ...
+class A3cAPPO(A3cOwn, ServersSettings, CompressionSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
 class ApexOwn(ExperimentSettings, total=False):
@@ -140,6 +146,9 @@ class ApexOwn(ExperimentSettings, total=False):
 class LearnersSettings(TypedDict, total=False):
     learners: int
     learner_timeout: float
+
+
+class ReplayLearnersSettings(LearnersSettings, CompressionSettings, total=False): ...
 
 
 class QNetworkSettings(NetworkSettings, total=False):
@@ -187,7 +196,7 @@ class EpsilonLadderSettings(TypedDict, total=False):
     epsilon_exponent: float
 
 
-class ApexDQN(ApexOwn, LearnersSettings, DQNSettings, TransitionsSettings, EpsilonLadderSettings, total=False): ...
+class ApexDQN(ApexOwn, ReplayLearnersSettings, CompressionSettings, DQNSettings, TransitionsSettings, EpsilonLadderSettings, total=False): ...
 
 
 class DPGNetworkSettings(NetworkSettings, total=False):
@@ -208,7 +217,7 @@ class NoiseLadderSettings(TypedDict, total=False):
     least_noise: float
 
 
-class ApexDPG(ApexOwn, LearnersSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+class ApexDPG(ApexOwn, ReplayLearnersSettings, CompressionSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
 class R2D2Settings(DiscreteQSettings, total=False):
@@ -231,7 +240,7 @@ class SequencesSettings(TypedDict, total=False):
     replay: ReplaySettings | ReplayConfig
 
 
-class ApexR2D2(ApexOwn, LearnersSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class ApexR2D2(ApexOwn, ReplayLearnersSettings, CompressionSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
 class SACSettings(TypedDict, total=False):
@@ -246,7 +255,7 @@ class SACSettings(TypedDict, total=False):
     reward: RewardSettings | RewardConfig
 
 
-class ApexSAC(ApexOwn, LearnersSettings, SACSettings, TransitionsSettings, total=False): ...
+class ApexSAC(ApexOwn, ReplayLearnersSettings, CompressionSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class DqnOwn(ExperimentSettings, total=False):
@@ -259,13 +268,13 @@ class EpsilonScheduleSettings(TypedDict, total=False):
     epsilon_steps: int
 
 
-class DqnDQN(DqnOwn, LearnersSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
+class DqnDQN(DqnOwn, ReplayLearnersSettings, CompressionSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
 
 
-class DqnDPG(DqnOwn, LearnersSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+class DqnDPG(DqnOwn, ReplayLearnersSettings, CompressionSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
-class DqnSAC(DqnOwn, LearnersSettings, SACSettings, TransitionsSettings, total=False): ...
+class DqnSAC(DqnOwn, ReplayLearnersSettings, CompressionSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class EsOwn(ExperimentSettings, total=False):
@@ -320,13 +329,13 @@ class GorilaOwn(ExperimentSettings, total=False):
     outlier_memory: int
 
 
-class GorilaDQN(GorilaOwn, ServersSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
+class GorilaDQN(GorilaOwn, ServersSettings, CompressionSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
 
 
-class GorilaDPG(GorilaOwn, ServersSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+class GorilaDPG(GorilaOwn, ServersSettings, CompressionSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
-class GorilaSAC(GorilaOwn, ServersSettings, SACSettings, TransitionsSettings, total=False): ...
+class GorilaSAC(GorilaOwn, ServersSettings, CompressionSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class QueueSettings(TypedDict, total=False):
@@ -339,10 +348,10 @@ class PreemptionSettings(TypedDict, total=False):
     preempt: float
 
 
-class ImpalaVTrace(ExperimentSettings, QueueSettings, LearnersSettings, PreemptionSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class ImpalaVTrace(ExperimentSettings, QueueSettings, LearnersSettings, CompressionSettings, PreemptionSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class ImpalaAPPO(ExperimentSettings, QueueSettings, LearnersSettings, PreemptionSettings, APPOSettings, UnrollsSettings, total=False): ...
+class ImpalaAPPO(ExperimentSettings, QueueSettings, LearnersSettings, CompressionSettings, PreemptionSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
 class ParameterServerOwn(ExperimentSettings, total=False):
@@ -354,19 +363,19 @@ class ParameterServerOwn(ExperimentSettings, total=False):
     staleness_aware: bool
 
 
-class ParameterServerVTrace(ParameterServerOwn, ServersSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class ParameterServerVTrace(ParameterServerOwn, ServersSettings, CompressionSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class ParameterServerAPPO(ParameterServerOwn, ServersSettings, APPOSettings, UnrollsSettings, total=False): ...
+class ParameterServerAPPO(ParameterServerOwn, ServersSettings, CompressionSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
-class ParameterServerDPG(ParameterServerOwn, ServersSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+class ParameterServerDPG(ParameterServerOwn, ServersSettings, CompressionSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
-class ParameterServerDQN(ParameterServerOwn, ServersSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
+class ParameterServerDQN(ParameterServerOwn, ServersSettings, CompressionSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
 
 
-class ParameterServerSAC(ParameterServerOwn, ServersSettings, SACSettings, TransitionsSettings, total=False): ...
+class ParameterServerSAC(ParameterServerOwn, ServersSettings, CompressionSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class PbtOwn(ExperimentSettings, total=False):
@@ -407,7 +416,7 @@ class RoundsSettings(TypedDict, total=False):
     unroll_length: int
 
 
-class PpoPPO(PpoOwn, LearnersSettings, PreemptionSettings, PPOSettings, RoundsSettings, total=False): ...
+class PpoPPO(PpoOwn, LearnersSettings, CompressionSettings, PreemptionSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
 class TRPOSettings(TypedDict, total=False):
@@ -425,7 +434,7 @@ class TRPOSettings(TypedDict, total=False):
     reward: RewardSettings | RewardConfig
 
 
-class PpoTRPO(PpoOwn, LearnersSettings, PreemptionSettings, TRPOSettings, RoundsSettings, total=False): ...
+class PpoTRPO(PpoOwn, LearnersSettings, CompressionSettings, PreemptionSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 class QtoptOwn(ExperimentSettings, total=False):
@@ -472,7 +481,7 @@ class R2d3Own(ExperimentSettings, total=False):
     demo_ratio: float
 
 
-class R2d3R2D2(R2d3Own, LearnersSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class R2d3R2D2(R2d3Own, ReplayLearnersSettings, CompressionSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
 class SeedOwn(ExperimentSettings, total=False):
@@ -490,19 +499,19 @@ class InferenceSettings(TypedDict, total=False):
     tls_name: str
 
 
-class SeedVTrace(SeedOwn, InferenceSettings, LearnersSettings, PreemptionSettings, QueueSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class SeedVTrace(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, PreemptionSettings, QueueSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class SeedAPPO(SeedOwn, InferenceSettings, LearnersSettings, PreemptionSettings, QueueSettings, APPOSettings, UnrollsSettings, total=False): ...
+class SeedAPPO(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, PreemptionSettings, QueueSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
-class SeedPPO(SeedOwn, InferenceSettings, LearnersSettings, PreemptionSettings, QueueSettings, PPOSettings, RoundsSettings, total=False): ...
+class SeedPPO(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, PreemptionSettings, QueueSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
-class SeedR2D2(SeedOwn, InferenceSettings, LearnersSettings, PreemptionSettings, QueueSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class SeedR2D2(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, PreemptionSettings, QueueSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
-class SeedTRPO(SeedOwn, InferenceSettings, LearnersSettings, PreemptionSettings, QueueSettings, TRPOSettings, RoundsSettings, total=False): ...
+class SeedTRPO(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, PreemptionSettings, QueueSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 @overload

@@ -57,7 +57,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("local", {"shards": 2}),
     ("simulation", {"shards": 2, "max_delay": None, "outlier_deviations": None}),
     ("simulation", {"replay_mode": "global", "learners": 3}),
-    ("local", {"replay_mode": "global", "gradient_dtype": "bfloat16"}),
+    ("local", {"replay_mode": "global", "gradients": "bfloat16"}),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -17,7 +18,10 @@ from conftest import until
 from thespis import resume, train
 from thespis.cli.main import main
 from thespis.core.errors import ThespisError
+from thespis.core.payloads import CompressedGradient
+from thespis.exchange.codecs import cut_sections
 from thespis.runs.checkpoints import Checkpoints, load_role, weights_sha256
+from thespis.runtime.cost_model import message_bytes
 from thespis.training.launch import launch
 from thespis.training.registry import defaults
 from thespis.training.trained_run import TrainedRun
@@ -39,7 +43,7 @@ def test_names_are_listed_as_they_are_typed(capsys: Any) -> None:
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("a2c", {"shards": 2}),
-    ("a3c", {"shards": 2, "gradient_dtype": "bfloat16"}),
+    ("a3c", {"shards": 2, "gradients": "bfloat16"}),
     ("a3c", {"envs_per_actor": 1, "network": {"lstm": 8}}),
     ("parameter-server", {"mode": "async", "algorithm": "vtrace"}),
     ("parameter-server", {"mode": "sync", "backups": 1}),
@@ -243,11 +247,14 @@ def test_a_paused_worker(backups: int, stage: Any) -> None:
 def test_half_precision_halves_the_bytes_of_a_push(stage: Any) -> None:
     sizes = []
     for dtype in ("float32", "float16", "bfloat16"):
-        run = train("a2c", run_dir=stage.path / dtype, on="simulation", gradient_dtype=dtype, **SMALL)
+        run = train("a2c", run_dir=stage.path / dtype, on="simulation", gradients=dtype, **SMALL)
         edge = run.summary["edges"]["worker.server.push"]
-        sizes.append(edge["bytes"] / edge["calls"])
-    gradient = 4 * sum(value.numel() for value in run.policy.network.state_dict().values())
-    np.testing.assert_allclose(np.diff(sizes), [-gradient / 2, 0], atol=1.0)
+        sizes.append(edge["sent"] / edge["calls"])
+    layout = [(name, list(value.shape)) for name, value in run.policy.network.state_dict().items()]
+    gradient = 4 * sum(math.prod(shape) for _, shape in layout)
+    sections = cut_sections(layout, slice(0, gradient // 4))
+    description = message_bytes(CompressedGradient("bfloat16", 2, sections, []))
+    np.testing.assert_allclose(np.diff(sizes), [description - gradient / 2, 0], atol=1.0)
 
 
 @pytest.mark.parametrize(

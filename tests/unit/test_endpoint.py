@@ -222,8 +222,8 @@ def test_a_caller_settles_up_to_its_oldest_open_call() -> None:
 def test_a_stub_counts_what_it_carried() -> None:
     ctx = FakeContext(Identity("actor", 0, run_seed=0))
 
-    def deliver(call: RemoteCall, edge: str, answered: Callable[[int], None]) -> asyncio.Future[Any]:
-        answered(123)
+    def deliver(call: RemoteCall, edge: str, answered: Callable[[int, int], None]) -> asyncio.Future[Any]:
+        answered(100, 23)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answer.set_result((edge, call.method, call.args))
         return answer
@@ -236,4 +236,4 @@ def test_a_stub_counts_what_it_carried() -> None:
     answers = asyncio.run(ask())
     assert answers == [("actor.queue.insert", "insert", (1, 2))] * 2
     traffic = ctx.take_report().edges["actor.queue.insert"]
-    assert (traffic.calls, traffic.bytes) == (2, 246)
+    assert (traffic.calls, traffic.bytes, traffic.sent) == (2, 246, 200)

@@ -34,7 +34,7 @@ def actor(index: int, seconds: float, steps: int, waited: float, *rewards: float
         counters={"env_steps": steps},
         episodes=[Episode(reward, 10) for reward in rewards],
         busy={"env_step": seconds / 2},
-        edges={"actor.queue.insert": Traffic(2, 1000, waited)},
+        edges={"actor.queue.insert": Traffic(2, 1000, waited, 600)},
         rss_mb=100.0 + index,
     )
 
@@ -214,7 +214,7 @@ KEYS = """
     first_step_seconds
     steps_per_second updates_per_second learning_seconds return_mean_100 return_mean return_episodes eval_return_mean
     eval_episodes eval_env_steps stop_at_return seconds_to_threshold steps_to_threshold lag lag_counts
-    samples_per_insert roles edges restarts dropped learner_events nodes weights_sha256
+    samples_per_insert roles edges restarts dropped learner_events gradients nodes weights_sha256
 """
 
 
@@ -241,7 +241,7 @@ def test_the_summary_adds_up() -> None:
     summary = monitor.summary(WHO, "total steps", 20.0, 0.75, "ab")
     assert summary["env_steps"] == 100 and summary["updates"] == 2 and summary["wall_seconds"] == 10.0
     assert summary["lag"] == {"mean": 2.0, "max": 4.0} and summary["seconds_to_threshold"] == 1.0
-    assert summary["edges"]["actor.queue.insert"] == {"calls": 4, "bytes": 2000}
+    assert summary["edges"]["actor.queue.insert"] == {"calls": 4, "bytes": 2000, "sent": 1200}
     assert summary["restarts"] == 2 and summary["dropped"] == {"partial_unroll": 2}
     assert summary["samples_per_insert"] == 1.5 and summary["startup_seconds"] == 0.75
 

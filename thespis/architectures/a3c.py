@@ -58,8 +58,8 @@ class Config(Experiment):
             raise ThespisError(
                 f"--hogwild needs memory that processes of one machine share; use --on local, not {self.on}"
             )
-        if self.hogwild and (self.servers.shards != 1 or self.servers.gradient_dtype != "float32"):
-            raise ThespisError("--hogwild sends no gradients; leave off --shards and --gradient-dtype")
+        if self.hogwild and (self.servers.shards != 1 or self.servers.compression.compresses):
+            raise ThespisError("--hogwild sends no gradients; leave off --shards and --gradients")
 
     @property
     def cut_unrolls(self) -> bool:

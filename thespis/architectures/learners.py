@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from thespis import roles
 from thespis.architectures.builders import ReplayShards, add_replay, build_worker_network
 from thespis.core.bounds import Bounds, Count, CountOrZero, Positive, RoleCount
+from thespis.core.compression_config import CompressionConfig
 from thespis.core.config import Rounds, Unrolls
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement, Program
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     from thespis.algorithms.r2d2 import Replayed
@@ -42,6 +44,7 @@ class LearnersConfig:
     learner_timeout: Positive = 3.0
     """Continue without a learner that is silent for N seconds. It must be longer than the computation of one
     gradient."""
+    compression: CompressionConfig = inline(CompressionConfig)
 
     def check(self, cfg: Experiment, equal: bool = False) -> None:
         """Refuse learners without actors, and algorithms whose update cannot be divided.
@@ -49,6 +52,11 @@ class LearnersConfig:
         `equal`: refuse also learners with different numbers of actors, for on-policy rounds of equal size.
         """
         if self.learners == 1:
+            if self.compression.compresses:
+                raise ThespisError(
+                    f"--gradients {self.compression.gradients} is for gradients that learners send to each other, and "
+                    "one learner sends none; give --learners 2 or more, or leave it off"
+                )
             return
         if self.learners > cfg.actors:
             raise ThespisError(
@@ -153,6 +161,8 @@ def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: fl
     """
     if learners.learners == 1:
         return ()
+    if learners.compression.compresses:
+        p.notes.append(learners.compression.describe())
     handle: Handle[roles.LearnerGroup] = p.at(colocate="group", cpus=0, restarts=3).add(
         "group",
         roles.LearnerGroup,
@@ -160,6 +170,7 @@ def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: fl
         timeout=learners.learner_timeout,
         averages=cfg.algorithm.averages,
         preempt_share=preempt,
+        compression=learners.compression,
     )
     group = roles.LearnerGroup
     edges = tuple(handle.edge(method) for method in (group.attend, group.join, group.offer, group.combine))
@@ -194,7 +205,7 @@ def build_learner_network(ctx: Context, cfg: Experiment, in_turns: bool = False,
 
 def build_central_learner(
     ctx: Context,
-    cfg: Experiment,
+    cfg: Any,
     source: Source,
     network: PolicyNetwork,
     publish: Publish,
@@ -208,7 +219,7 @@ def build_central_learner(
     optimizer = cfg.algorithm.optimizer
     update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
     exchange: Exchange = (
-        AllReduce(ctx, optimizer, update.parameters, cfg.budget, GroupEdges(*group))
+        AllReduce(ctx, optimizer, update.parameters, cfg.budget, GroupEdges(*group), cfg.group.compression)
         if group
         else LocalExchange(ctx, optimizer, update.parameters, cfg.budget)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thespis import roles
 from thespis.architectures.builders import (
@@ -19,8 +19,10 @@ from thespis.architectures.builders import (
     return_discount,
 )
 from thespis.core.bounds import ShardCount
+from thespis.core.compression_config import CompressionConfig
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement, Program
+from thespis.core.settings import inline
 
 if TYPE_CHECKING:
     from thespis.algorithms.updates.update import Update
@@ -33,13 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServersConfig:
-    """Sharding of the parameters over servers, and the precision of gradients."""
+    """Sharding of the parameters over servers, and compression of gradients."""
 
     shards: ShardCount = 1
     """Number of parameter servers; each holds a slice of the parameters and its optimiser state (Gorila's paper:
     31)."""
-    gradient_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Data type of gradients in messages; float16 and bfloat16 halve their size."""
+    compression: CompressionConfig = inline(CompressionConfig)
 
 
 def refuse_statistics(cfg: Experiment) -> None:
@@ -64,6 +65,8 @@ def add_servers(p: Program, cfg: Any, **rule: Any) -> Servers:
     """Add the parameter servers. `rule`: arguments that say when gradients are applied."""
     settings = {"optimizer": cfg.algorithm.optimizer, "budget": cfg.budget, **rule}
     place = p.at(restarts=3)
+    if cfg.servers.compression.compresses:
+        p.notes.append(cfg.servers.compression.describe())
     return Servers([place.add("server", roles.ParameterServer, **settings) for _ in range(cfg.servers.shards)])
 
 
@@ -79,8 +82,8 @@ def build_exchange(
     """The learner's side of the gradient edges to all servers."""
     from thespis.exchange.push_pull import PushPull
 
-    clip, dtype = cfg.algorithm.optimizer.clip, cfg.servers.gradient_dtype
-    return PushPull(ctx, network, joins, pushes, clip=clip, dtype=dtype, by_steps=by_steps)
+    clip, compression = cfg.algorithm.optimizer.clip, cfg.servers.compression
+    return PushPull(ctx, network, joins, pushes, clip=clip, compression=compression, by_steps=by_steps)
 
 
 def build_acting_learner(

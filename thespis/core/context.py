@@ -68,11 +68,12 @@ class Stat:
 
 @dataclass(slots=True)
 class Traffic:
-    """Traffic of one edge: calls, bytes in both directions, and the seconds the caller waited."""
+    """Traffic of one edge: calls, bytes in both directions, the seconds the caller waited, and the caller's bytes."""
 
     calls: int = 0
     bytes: int = 0
     waited: float = 0.0
+    sent: int = 0
 
 
 @dataclass(slots=True)
@@ -319,11 +320,12 @@ class Context:
 
     # -- collected by the runtime -----------------------------------------------------------------
 
-    def count_traffic(self, edge: str, nbytes: int) -> None:
-        """Count one call on `edge` and its bytes in both directions."""
+    def count_traffic(self, edge: str, nbytes: int, sent: int) -> None:
+        """Count one call on `edge`, its bytes in both directions, and how many of these its caller sent."""
         traffic = self._traffic(edge)
         traffic.calls += 1
         traffic.bytes += nbytes
+        traffic.sent += sent
 
     def count_wait(self, edge: str, seconds: float) -> None:
         """Count seconds of waiting on `edge`."""

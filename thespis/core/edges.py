@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         BlockAddress,
         Combined,
         Contribution,
+        GradientMessage,
         InferenceEndpoint,
         Member,
         RoleState,
@@ -167,7 +168,7 @@ class OpenSession(Named, Protocol):
 class Push(Named, Protocol):
     """Push a gradient to a parameter server; returns its slice after that, or None if it lost its parameters."""
 
-    def __call__(self, encoded: Array, meta: GradientMeta, /) -> Awaitable[ParameterSlice | None]: ...
+    def __call__(self, gradient: GradientMessage, meta: GradientMeta, /) -> Awaitable[ParameterSlice | None]: ...
 
 
 class Attend(Named, Protocol):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from thespis.core.types import Array
 
 BlockLayout = list[tuple[str, str, int]]
@@ -37,6 +39,32 @@ class BlockAddress(NamedTuple):
     plan: BlockLayout
 
 
+class CompressedGradient(NamedTuple):
+    """A gradient vector in the form of one message; the message describes itself.
+
+    `method`: a value of --gradients. `rank`: of PowerSGD's factors. `sections`: int32 `[S, 2]`, rows and columns of the
+    parts of the vector. `arrays`: what the method sends.
+    """
+
+    method: str
+    rank: int
+    sections: Array
+    arrays: list[Array]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return self.sections.nbytes + sum(array.nbytes for array in self.arrays)
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return int(self.sections.prod(axis=1, dtype=np.int64).sum())
+
+
+GradientMessage = Array | CompressedGradient
+"""A gradient vector: float32, or compressed."""
+
 RoleState = tuple[dict[str, Array], dict[str, Any]]
 """Arrays and JSON values, as `state` of a role returns them."""
 
@@ -59,7 +87,7 @@ class Contribution(NamedTuple):
 
     update: int
     call: int
-    gradients: Array | None = None
+    gradients: GradientMessage | None = None
     rows: int = 0
     statistics: Array | None = None
     steps: int = 0
@@ -81,7 +109,7 @@ class Combined(NamedTuple):
     offer its state when the update is complete.
     """
 
-    gradients: Array | None
+    gradients: GradientMessage | None
     statistics: list[Array]
     learners: int
     steps: int

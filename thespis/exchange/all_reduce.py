@@ -8,6 +8,7 @@ newcomer.
 from __future__ import annotations
 
 import asyncio
+import math
 import zlib
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
@@ -16,17 +17,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from thespis.algorithms.updates.optimizers import clip_gradients
 from thespis.core.budget import Budget
+from thespis.core.compression_config import CompressionConfig
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.edges import Attend, Combine, HasBatch, JoinGroup, Offer, Preempt
-from thespis.core.payloads import Combined, Contribution, Member
+from thespis.core.payloads import Combined, Contribution, GradientMessage, Member
 from thespis.core.types import Array
+from thespis.exchange.codecs import cut_sections
+from thespis.exchange.compression import Compressor, decompress, refuse_rank
 from thespis.exchange.protocol import Left, Replica
 from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 
 _DIGEST_EVERY = 100
 """Updates between two comparisons of the learners' parameters."""
+_MEMORY = "compression/"
+"""Start of the names under which the state holds the error memory, which differs between learners."""
 
 
 class GroupEdges(NamedTuple):
@@ -43,16 +50,25 @@ class GroupEdges(NamedTuple):
 class AllReduce:
     """A learner's side of the gradient edge to its group, and the optimiser that applies what the group returns.
 
-    Gradients are clipped after they are combined, by their global norm. Schedules follow the steps of all learners.
+    Gradients are clipped after they are combined, by their global norm; compressed ones also before. Schedules follow
+    the steps of all learners.
     """
 
     shared: ClassVar = True
 
     def __init__(
-        self, ctx: Context, cfg: OptimizerConfig, parameters: Sequence[Tensor], budget: Budget, group: GroupEdges
+        self,
+        ctx: Context,
+        cfg: OptimizerConfig,
+        parameters: Sequence[Tensor],
+        budget: Budget,
+        group: GroupEdges,
+        compression: CompressionConfig | None = None,
     ) -> None:
+        """`compression`: of the gradients that are sent to the group; by default they are float32."""
         self._ctx, self._group, self._parameters = ctx, group, list(parameters)
-        self._optimizer = ScheduledOptimizer(ctx, cfg, parameters, budget)
+        self._optimizer, self._clip = ScheduledOptimizer(ctx, cfg, parameters, budget), cfg.clip or math.inf
+        self._compressor = _build_compressor(ctx, compression, self._parameters)
         self._member = Member(ctx.identity.index, ctx.identity.incarnation)
         self._replica: Replica | None = None
         self._attending: asyncio.Future[None] | None = None
@@ -86,22 +102,45 @@ class AllReduce:
 
     async def apply(self, gradients: list[Tensor] | None, rows: int = 1) -> bool:
         """Apply the mean gradients of all learners; return False if one of them has none, or if they are not finite."""
-        flat = None
-        if gradients is not None:
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
-        combined = (await self._combine(gradients=flat, rows=rows)).gradients
-        return combined is not None and await self._optimizer.apply(_split(combined, self._parameters))
+        message = None if gradients is None else await self._encode(gradients)
+        combined = (await self._combine(gradients=message, rows=rows)).gradients
+        if combined is None:
+            return False
+        applied = await self._optimizer.apply(_split(decompress(combined), self._parameters))
+        if applied and self._compressor is not None:
+            self._compressor.commit()
+        return applied
 
     def state(self) -> dict[str, Array]:
-        """Return the optimiser state and the progress of the run, for a checkpoint or for another learner."""
-        return self._optimizer.state()
+        """Return the optimiser state, the progress of the run and this learner's error memory."""
+        arrays = self._optimizer.state()
+        if self._compressor is not None:
+            arrays |= {f"{_MEMORY}{name}": array for name, array in self._compressor.state().items()}
+            arrays[f"{_MEMORY}learner"] = np.array(self._member.learner)
+        return arrays
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Load what `state` returned."""
-        self._optimizer.restore(arrays)
+        """Load what `state` returned, perhaps in another learner. An error memory stays with its learner."""
+        self._optimizer.restore({name: array for name, array in arrays.items() if not name.startswith(_MEMORY)})
+        memory = {name.removeprefix(_MEMORY): array for name, array in arrays.items() if name.startswith(_MEMORY)}
+        if self._compressor is not None and memory:
+            if int(memory["learner"]) == self._member.learner:
+                self._compressor.restore(memory)
+            else:
+                self._compressor.forget()
+
+    async def _encode(self, gradients: list[Tensor]) -> GradientMessage | None:
+        """The gradients as one message; None if they are compressed and not finite, because no memory may hold them."""
+        if self._compressor is not None and not math.isfinite(clip_gradients(gradients, self._clip)):
+            return None
+        flat: Array = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
+        if self._compressor is None:
+            return flat
+        async with self._ctx.work("compress", items=len(flat)):
+            return self._compressor.encode(flat)
 
     async def _combine(
-        self, *, gradients: Array | None = None, rows: int = 0, statistics: Array | None = None
+        self, *, gradients: GradientMessage | None = None, rows: int = 0, statistics: Array | None = None
     ) -> Combined:
         """Take part in one round. Raises `Left` if the group went on without this learner."""
         assert self._replica is not None
@@ -147,13 +186,22 @@ class AllReduce:
 
 
 def _digest_of(replica: Replica) -> int:
-    """A digest of everything in which equal learners are equal: all arrays of their state but the clock."""
+    """A digest of everything in which equal learners are equal: not their clocks and error memories."""
     arrays, _ = replica.state()
     digest = 0
     for name in sorted(arrays):
-        if not name.endswith("/seconds"):
+        if not name.endswith("/seconds") and f"/{_MEMORY}" not in name:
             digest = zlib.crc32(np.ascontiguousarray(arrays[name]).data, digest)
     return digest
+
+
+def _build_compressor(ctx: Context, cfg: CompressionConfig | None, parameters: Sequence[Tensor]) -> Compressor | None:
+    if cfg is None or not cfg.compresses:
+        return None
+    layout = [(str(index), list(parameter.shape)) for index, parameter in enumerate(parameters)]
+    sections = cut_sections(layout, slice(0, sum(parameter.numel() for parameter in parameters)))
+    refuse_rank(cfg, [sections])
+    return Compressor(ctx, cfg, sections)
 
 
 def _split(flat: Array, like: Sequence[Tensor]) -> list[Tensor]:

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from thespis.algorithms.updates.optimizers import clip_gradients
+from thespis.core.compression_config import CompressionConfig
 from thespis.core.context import Context
 from thespis.core.edges import After, Join, Push
 from thespis.core.edges import PullSlice as PullSlice
 from thespis.core.errors import ThespisError
+from thespis.core.payloads import GradientMessage
 from thespis.core.types import (
     Array,
     GradientMeta,
@@ -29,7 +31,8 @@ from thespis.core.types import (
     VersionedWeights,
     unflatten_parameters,
 )
-from thespis.exchange.precision import encode
+from thespis.exchange.codecs import cut_sections
+from thespis.exchange.compression import Compressor, refuse_rank
 from thespis.exchange.protocol import Alone, Replica
 
 
@@ -54,15 +57,23 @@ class PushPull(Alone):
         pushes: Sequence[Push],
         *,
         clip: float,
-        dtype: str = "float32",
+        compression: CompressionConfig | None = None,
         by_steps: bool = True,
     ) -> None:
-        """`by_steps`: servers that average gradients weight this worker's by its batch size."""
+        """`by_steps`: servers that average gradients weight this worker's by its batch size.
+
+        `compression`: of pushed gradients; by default they are float32.
+        """
         self._ctx, self._joins, self._pushes = ctx, joins, pushes
-        self._clip, self._dtype, self._by_steps = clip, dtype, by_steps
+        self._clip, self._by_steps = clip, by_steps
         self._layout = parameter_layout(network)
         self._flat = flatten_parameters(network)
         self._bounds = cut_slices(len(self._flat), len(pushes))
+        self._compressors: list[Compressor] = []  # one per shard, none if gradients are float32
+        if compression is not None and compression.compresses:
+            sections = [cut_sections(self._layout, bounds) for bounds in self._bounds]
+            refuse_rank(compression, sections)
+            self._compressors = [Compressor(ctx, compression, part) for part in sections]
         self._versions: list[Version] = []
         self._number = self._clock = 0
         self._batch_steps = self._uncounted = 0
@@ -99,21 +110,39 @@ class PushPull(Alone):
             return False
         self._ctx.record("train/grad_norm", norm)
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
-        encoded = encode(flat, self._dtype)
+        messages = await self._encode(flat)
         self._number += 1
         self._clock += 1
-        calls = [self._ctx.ahead(self._push(shard, encoded, self._uncounted)) for shard in range(len(self._bounds))]
+        calls = [self._ctx.ahead(self._push(shard, each, self._uncounted)) for shard, each in enumerate(messages)]
         for push, call in zip(self._pushes, calls, strict=True):
             await self._ctx.wait(push.name, call)
         self._uncounted = 0
         return True
 
     def state(self) -> dict[str, Array]:
-        """Return nothing: the servers hold all state."""
-        return {}
+        """Return the error memory of compressed gradients; the servers hold all other state."""
+        return {
+            f"compression/{shard}/{name}": array
+            for shard, compressor in enumerate(self._compressors)
+            for name, array in compressor.state().items()
+        }
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Do nothing: the servers hold all state."""
+        """Load what `state` returned."""
+        for shard, compressor in enumerate(self._compressors):
+            start = f"compression/{shard}/"
+            compressor.restore({name.removeprefix(start): arrays[name] for name in arrays if name.startswith(start)})
+
+    async def _encode(self, flat: Array) -> list[GradientMessage]:
+        """The message for each shard. An encoded gradient counts as delivered, so that nothing is ever sent twice."""
+        parts: list[GradientMessage] = [flat[bounds] for bounds in self._bounds]
+        if not self._compressors:
+            return parts
+        async with self._ctx.work("compress", items=len(flat)):
+            for shard, compressor in enumerate(self._compressors):
+                parts[shard] = compressor.encode(flat[self._bounds[shard]])
+                compressor.commit()
+        return parts
 
     async def _join(self, shard: int) -> int:
         mine = self._flat[self._bounds[shard]].copy()
@@ -121,7 +150,7 @@ class PushPull(Alone):
         self._adopt(shard, answer)
         return clock
 
-    async def _push(self, shard: int, encoded: Array, steps: int) -> None:
+    async def _push(self, shard: int, gradient: GradientMessage, steps: int) -> None:
         identity = self._ctx.identity
         meta = GradientMeta(
             worker=identity.index,
@@ -132,7 +161,7 @@ class PushPull(Alone):
             weight=float(self._batch_steps) if self._by_steps else 1.0,
             clock=self._clock,
         )
-        answer = await self._pushes[shard](encoded[self._bounds[shard]], meta)
+        answer = await self._pushes[shard](gradient, meta)
         if answer is None:
             await self._join(shard)
         else:

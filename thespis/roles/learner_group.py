@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from thespis.core.compression_config import CompressionConfig
 from thespis.core.context import Context
 from thespis.core.errors import ThespisError
-from thespis.core.payloads import Admission, Combined, Contribution, Member, RoleState
+from thespis.core.payloads import Admission, Combined, Contribution, GradientMessage, Member, RoleState
 from thespis.core.program import Edge
 from thespis.core.service import Method, RoleDescription
 from thespis.core.types import Array
+from thespis.exchange.compression import GroupCompressor, decompress
 
 _TICKS = 4
 """Checks per timeout, and the shares of a timeout after which a learner says again that it is alive."""
@@ -58,7 +60,8 @@ class LearnerGroup:
     updates. All decisions are made here, so that no two learners can disagree about a round.
 
     The members are those of the highest update: a learner that falls behind, e.g. because it was stopped, is told so by
-    the reply None, and enters again. This role holds no state, so after its own restart the group forms anew.
+    the reply None, and enters again. After its own restart the group forms anew. The error memory of compressed
+    gradients is its only state; a restart loses it.
     """
 
     description: ClassVar = RoleDescription(
@@ -70,18 +73,28 @@ class LearnerGroup:
             "ready": Method("gradients", takes="signal"),
             "preempt": Method("gradients", gives="signal"),
         },
+        forgets=True,
     )
 
     def __init__(
-        self, ctx: Context, *, learners: int, timeout: float, averages: bool, preempt_share: float = 1.0
+        self,
+        ctx: Context,
+        *,
+        learners: int,
+        timeout: float,
+        averages: bool,
+        preempt_share: float = 1.0,
+        compression: CompressionConfig | None = None,
     ) -> None:
         """`learners`: how many a new run waits for. `averages`: combine gradients to their mean over all rows.
 
         Without `averages` they are added up, for losses that are sums over rows. `preempt_share`: the share of the
-        members that must have a batch before `preempt` tells the others to use what they have.
+        members that must have a batch before `preempt` tells the others to use what they have. `compression`: of what
+        is returned.
         """
         self._ctx, self._learners, self._timeout, self._averages = ctx, learners, timeout, averages
         self._preempt_share = preempt_share
+        self._compressor = GroupCompressor(ctx, compression) if compression and compression.compresses else None
         # A group that is formed again has waited for its learners before.
         self._form_seconds = _FORM_SECONDS if not ctx.identity.restarts else timeout / _TICKS
         self._members: dict[int, int] = {}
@@ -155,7 +168,7 @@ class LearnerGroup:
         if self._members.get(member.learner) != member.incarnation:
             return None
         made = self._round[member.learner] = _Part(part)
-        async with self._ctx.work("combine", items=0 if part.gradients is None else len(part.gradients)):
+        async with self._ctx.work("combine", items=0 if part.gradients is None else part.gradients.size):
             self._has_batch(member, part.update)
             self._close_if_complete()
         try:
@@ -178,6 +191,17 @@ class LearnerGroup:
         self._slow[member.learner] = _Slow(update, signal)
         self._signal_slow()
         await signal
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """The error memory of the returned gradients, if they are compressed."""
+        return {} if self._compressor is None else self._compressor.state(), {}
+
+    def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
+        """Load what `state` returned."""
+        if self._compressor is not None:
+            self._compressor.restore(arrays)
 
     # -- members ----------------------------------------------------------------------------------
 
@@ -276,12 +300,15 @@ class LearnerGroup:
         """The result of a round. The order of the parts is that of the learners, which fixes the rounding."""
         steps, fraction = sum(part.steps for part in parts), max(part.fraction for part in parts)
         statistics = [part.statistics for part in parts if part.statistics is not None]
-        gradients = None if statistics else self._mean(parts)
+        mean = None if statistics else self._mean(parts)
+        gradients: GradientMessage | None = mean
+        if mean is not None and self._compressor is not None:
+            gradients = self._compressor.encode(mean, parts[0].gradients)
         return Combined(gradients, statistics, len(parts), steps, fraction)
 
     def _mean(self, parts: Sequence[Contribution]) -> Array | None:
         """The mean of the gradients over all rows, or their sum; None if a learner has none to apply."""
-        given = [part.gradients for part in parts if part.gradients is not None]
+        given = [decompress(part.gradients) for part in parts if part.gradients is not None]
         if len(given) < len(parts):
             self._ctx.count("group/vetoed_rounds")
             return None

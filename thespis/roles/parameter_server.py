@@ -14,10 +14,11 @@ from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.errors import ThespisError
 from thespis.core.finite_weights import CHECK_SECONDS, check_finite_weights
+from thespis.core.payloads import GradientMessage
 from thespis.core.program import Edge
 from thespis.core.service import Method, RoleDescription
 from thespis.core.types import Array, GradientMeta, ParameterLayout, ParameterSlice, Version
-from thespis.exchange.precision import decode
+from thespis.exchange.compression import decompress
 
 
 class PendingGradient(NamedTuple):
@@ -123,7 +124,7 @@ class ParameterServer:
             return None
         return self._slice() if newer_than is None or self.version > newer_than else None
 
-    async def push(self, encoded: Array, meta: GradientMeta) -> ParameterSlice | None:
+    async def push(self, gradient: GradientMessage, meta: GradientMeta) -> ParameterSlice | None:
         """Handle a gradient by the rule of the mode, and return the parameters after it.
 
         None: this shard died before its first checkpoint and holds no parameters; the worker's `join` sends its copy.
@@ -135,8 +136,8 @@ class ParameterServer:
             # An earlier incarnation of this shard applied it, and its response was lost.
             self._ctx.count("dropped/repeated_gradients")
             return self._slice()
-        async with self._turn, self._ctx.work("apply", items=len(encoded)):
-            barrier = self._take(decode(encoded), meta)
+        async with self._turn, self._ctx.work("apply", items=gradient.size):
+            barrier = self._take(decompress(gradient), meta)
         if barrier is not None:
             await barrier.wait()
         while self._max_ahead is not None and meta.clock - min(self._clocks.values()) > self._max_ahead:

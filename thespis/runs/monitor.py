@@ -114,12 +114,20 @@ class Monitor:
     @property
     def dropped(self) -> dict[str, int]:
         """Counts of everything dropped, by kind."""
-        return {name.removeprefix("dropped/"): n for name, n in self.counters.items() if name.startswith("dropped/")}
+        return self._counted("dropped/")
 
     @property
     def learner_events(self) -> dict[str, int]:
         """How often learners of a group were lost, entered, or made the others skip an update, by kind."""
-        return {name.removeprefix("group/"): n for name, n in self.counters.items() if name.startswith("group/")}
+        return self._counted("group/")
+
+    @property
+    def gradients(self) -> dict[str, int]:
+        """Bytes of compressed gradients before and after compression, and error memories lost; empty for float32."""
+        return self._counted("gradients/")
+
+    def _counted(self, prefix: str) -> dict[str, int]:
+        return {name.removeprefix(prefix): n for name, n in self.counters.items() if name.startswith(prefix)}
 
     @property
     def lag_counts(self) -> dict[str, int]:
@@ -189,6 +197,7 @@ class Monitor:
             total.calls += traffic.calls
             total.bytes += traffic.bytes
             total.waited += traffic.waited
+            total.sent += traffic.sent
         if "lag" in report.stats:
             self.lag.merge(report.stats["lag"])
         for lag, steps in report.lags.items():
@@ -282,6 +291,7 @@ class Monitor:
         if self.samples_per_insert is not None:
             row["replay/samples_per_insert"] = self.samples_per_insert
         row.update({f"group/{name}": count for name, count in self.learner_events.items()})
+        row.update({f"gradients/{name}": count for name, count in self.gradients.items()})
         if seconds > 0.0:
             row.update({f"edge/{name}/bytes_per_s": n / seconds for name, n in interval.bytes.items()})
         for role, share in interval.roles().items():
@@ -326,10 +336,13 @@ class Monitor:
             "lag_counts": self.lag_counts,
             "samples_per_insert": self.samples_per_insert,
             "roles": {role: total.shares() for role, total in self.roles.items()},
-            "edges": {name: {"calls": edge.calls, "bytes": edge.bytes} for name, edge in self.edges.items()},
+            "edges": {
+                name: {"calls": edge.calls, "bytes": edge.bytes, "sent": edge.sent} for name, edge in self.edges.items()
+            },
             "restarts": sum(self.restarts.values()),
             "dropped": self.dropped,
             "learner_events": self.learner_events,
+            "gradients": self.gradients,
             "nodes": self.nodes,
             "weights_sha256": weights_sha256,
         }
@@ -341,7 +354,7 @@ class Monitor:
             "threshold": self.threshold,
             "counters": dict(self.counters),
             "restarts": dict(self.restarts),
-            "edges": {name: [edge.calls, edge.bytes, edge.waited] for name, edge in self.edges.items()},
+            "edges": {name: [edge.calls, edge.bytes, edge.waited, edge.sent] for name, edge in self.edges.items()},
             "roles": {role: asdict(total) for role, total in self.roles.items()},
             "cpu_seconds": dict(self.cpu_seconds),
             "lag": [self.lag.total, self.lag.count, self.lag.maximum] if self.lag.count else None,

@@ -130,8 +130,10 @@ class Caller:
         self._open.pop(call.sequence, None)
 
 
-Deliver = Callable[[RemoteCall, str, Callable[[int], None]], asyncio.Future[Any]]
-"""Starts a call on the named edge at once. The callback receives the bytes transferred when the reply is there."""
+Answered = Callable[[int, int], None]
+"""Receives the bytes of a call and of its reply, when the reply is there."""
+Deliver = Callable[[RemoteCall, str, Answered], asyncio.Future[Any]]
+"""Starts a call on the named edge at once."""
 
 
 class Stub:
@@ -164,10 +166,10 @@ class _LazyCall(LazyCall[Any]):
         self._call = stub.caller.open(stub.service, stub.method, self._args)
         return stub.deliver(self._call, stub.name, self._answered)
 
-    def _answered(self, nbytes: int) -> None:
+    def _answered(self, sent: int, received: int) -> None:
         caller = self._stub.caller
         caller.close(self._call)
-        caller.ctx.count_traffic(self._stub.name, nbytes)
+        caller.ctx.count_traffic(self._stub.name, sent + received, sent)
 
     def __await__(self) -> Generator[Any, None, Any]:
         ctx = self._stub.caller.ctx

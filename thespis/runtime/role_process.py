@@ -27,7 +27,7 @@ from thespis.core.step_count import StepCount
 from thespis.core.system.memory import available_memory
 from thespis.core.watchdog import set_env_status
 from thespis.runs.checkpoints import save_role
-from thespis.runtime.endpoint import Endpoint, build, snapshot
+from thespis.runtime.endpoint import Answered, Endpoint, build, snapshot
 from thespis.runtime.local_context import LocalContext
 from thespis.runtime.process import Status, peak_memory_mb
 from thespis.transport.calls import PendingReply, RemoteCall
@@ -77,7 +77,7 @@ class PendingCall:
     call: RemoteCall
     reply: PendingReply
     sent: int
-    answered: Callable[[int], None]
+    answered: Answered
 
 
 class RoleProcess:
@@ -170,9 +170,9 @@ class RoleProcess:
 
     # -- edges ------------------------------------------------------------------------------------
 
-    def _deliver(self, call: RemoteCall, edge: str, answered: Callable[[int], None]) -> asyncio.Future[Any]:
+    def _deliver(self, call: RemoteCall, edge: str, answered: Answered) -> asyncio.Future[Any]:
         if call.service in self._endpoints:
-            return self._serve(call, lambda: answered(0))
+            return self._serve(call, lambda: answered(0, 0))
         self._calls += 1
         number, process = self._calls, self._processes[call.service]
         if call.service in self._forwarders:
@@ -194,7 +194,7 @@ class RoleProcess:
             return
         pending = self._pending.pop(number, None)
         if pending is not None:
-            pending.answered(pending.sent + nbytes)
+            pending.answered(pending.sent, nbytes)
             if not pending.reply.done():
                 pending.reply.set_result(from_opaque(content[0]))
 

@@ -10,7 +10,6 @@ import asyncio
 import math
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from thespis.core.step_count import StepCount
 from thespis.runs.checkpoints import save_role
 from thespis.runs.stall_detector import who_waits
 from thespis.runtime.cost_model import CostModel
-from thespis.runtime.endpoint import build, snapshot
+from thespis.runtime.endpoint import Answered, build, snapshot
 from thespis.runtime.env_watchdog import EnvHang, EnvWatchdog
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
@@ -274,7 +273,7 @@ class Simulation:
         self._build(process, restore)
         for call, edge in list(self._last_calls.values()):
             if self._processes[call.service] == process:
-                self._deliver(call, edge, lambda _: None)
+                self._deliver(call, edge, lambda *_: None)
 
     def _remove(self, key: Key) -> None:
         incarnation = self._incarnations.pop(key)
@@ -294,10 +293,10 @@ class Simulation:
 
     # -- edges ------------------------------------------------------------------------------------
 
-    def _deliver(self, call: RemoteCall, edge: str, answered: Callable[[int], None]) -> asyncio.Future[Any]:
+    def _deliver(self, call: RemoteCall, edge: str, answered: Answered) -> asyncio.Future[Any]:
         return self._loop.create_task(self._call_until_answered(call, edge, answered))
 
-    async def _call_until_answered(self, call: RemoteCall, edge: str, answered: Callable[[int], None]) -> Any:
+    async def _call_until_answered(self, call: RemoteCall, edge: str, answered: Answered) -> Any:
         """Deliver a call until it is answered: repeat it when the service died or the reply was lost."""
         timeout = _RETRY_SECONDS if any(fault.kind == "lose" for fault in self._faults) else None
         while True:
@@ -316,18 +315,18 @@ class Simulation:
                 if not attempt.done():
                     attempt.cancel()
             if attempt.done() and not attempt.cancelled():
-                reply, nbytes = attempt.result()
-                answered(nbytes)
+                reply, sizes = attempt.result()
+                answered(*sizes)
                 if (call.service, call.method) in self._retained:
                     self._last_calls[call.caller[:2], call.service, edge] = (call, edge)
                 return reply
 
-    async def _attempt(self, call: RemoteCall, edge: str) -> tuple[Any, int]:
+    async def _attempt(self, call: RemoteCall, edge: str) -> tuple[Any, tuple[int, int]]:
         caller, service = self._processes[call.caller[:2]], self._processes[call.service]
         request_bytes = await self._network.request(call, edge, caller, service)
         reply = await self._serve(call)
         reply_bytes = await self._network.reply(reply, edge, caller, service)
-        return reply, (request_bytes + reply_bytes) * (caller != service)
+        return reply, (request_bytes, reply_bytes) if caller != service else (0, 0)
 
     async def _serve(self, call: RemoteCall) -> Any:
         """Call the service. An error fails the service, not its caller."""

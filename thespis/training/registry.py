@@ -109,13 +109,17 @@ def config_of_run(path: Path, name: str, data: Mapping[str, Any]) -> Experiment:
         ) from None
 
 
+_RENAMED = {"gradient_dtype": "gradients"}
+"""Settings of earlier versions that have another name now, and the same values."""
+
+
 def load_config(path: Path) -> tuple[str, dict[str, Any]]:
     """Read the architecture and the settings of a config file, such as the config.yaml of a run directory.
 
     A short name becomes its architecture and an algorithm setting, because `apex-dpg` and `r2d2` were architectures in
-    earlier versions.
+    earlier versions. A renamed setting has its new name.
     """
-    data = load_yaml(path)
+    data = {_RENAMED.get(setting, setting): value for setting, value in load_yaml(path).items()}
     name = data.pop("architecture", None)
     if not isinstance(name, str):
         raise ThespisError(f"config {path} has no architecture; add a line such as `architecture: impala`")

@@ -82,7 +82,7 @@ class GrpcInferenceClient:
                 result, nbytes = await reply
         finally:
             del self._pending[step.start]
-        self.ctx.count_traffic(self.name, len(pending.request) + nbytes)
+        self.ctx.count_traffic(self.name, len(pending.request) + nbytes, len(pending.request))
         return result
 
     async def close(self) -> None:

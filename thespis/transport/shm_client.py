@@ -175,7 +175,8 @@ class ShmInferenceClient:
         self._attempts = 0
         slot, finals = self._slot(pending.step), pending.step.finals
         final_bytes = 0 if finals is None else sum(part.nbytes for part in self._layout.listed(finals))
-        self.ctx.count_traffic(self.name, slot.nbytes + final_bytes)
+        nbytes = slot.nbytes + final_bytes
+        self.ctx.count_traffic(self.name, nbytes, nbytes - slot.actions.nbytes - slot.logp.nbytes - RESPONSE.size)
         if not pending.reply.done():
             version = self._buffer.version(start)
             pending.reply.set_result(ActResponse(slot.actions.copy(), slot.logp.copy(), version))

@@ -32,6 +32,9 @@ def final_lines(summary: dict[str, Any], run: Path) -> list[str]:
         lines.append(
             "  learners: " + ", ".join(f"{count} {event.replace('_', ' ')}" for event, count in events.items())
         )
+    if sizes := summary.get("gradients"):  # older runs have none
+        sent = f"{sizes.get('wire_bytes', 0):,} of {sizes.get('raw_bytes', 0):,} bytes sent"
+        lines.append(f"  gradients: {sent}, {sizes.get('lost_memories', 0)} error memories lost")
     return [*lines, f"  {run}"]
 
 
