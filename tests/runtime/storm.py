@@ -128,7 +128,8 @@ def perform(architecture: str, path: Path, random_: random.Random, kills: int, s
     if architecture == "r2d3":
         flags += ["--demos", str(demos)]
     budget = ["--total-steps", "1000000000"] if architecture == "pbt" else []  # its members share the steps
-    words = ["train", architecture.partition("+")[0], *flags, *budget, "--total-seconds", str(seconds), "--run-dir", str(path)]
+    command, limit = architecture.partition("+")[0], ["--total-seconds", str(seconds)]
+    words = ["train", command, *flags, *budget, *limit, "--run-dir", str(path)]
     process = subprocess.Popen(
         [sys.executable, "-m", "thespis.cli.main", *words],
         env={**os.environ, name: value, "PYTHONPATH": paths},
