@@ -1,13 +1,12 @@
-"""Kills and stops processes of local runs at random moments, and checks the end of each run.
+"""Kills and stops the processes of local runs at random moments, and checks what is left of each run.
 
     python tests/runtime/storm.py --runs 45 --kills 8 --seed 0
 
-Each run trains one architecture for a few seconds. Meanwhile random processes are killed (`SIGKILL`), stopped
-(`SIGSTOP`) or paused (`SIGSTOP`, then `SIGCONT`), from the start of the first process to the end of the run. Afterwards
-the run must not have stalled, no process may be left, including processes of environments, and exit code 0 requires a
-checkpoint at the last step.
+A run takes one architecture for a few seconds while a random process is killed (`SIGKILL`), stopped for good
+(`SIGSTOP`) or paused (`SIGSTOP`, then `SIGCONT`), from the first process on and also while the run ends. Afterwards:
+no stall, no exit code 0 without a checkpoint at the last step, no process left, the environments' own included.
 
-The script shares no code with the package, so that a fault of the package cannot hide itself here.
+It shares no code with the package, so that a fault there cannot hide itself here.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ ARCHITECTURES: dict[str, str] = {
 }
 """Flags of each kind of run. A name is an architecture, up to a plus sign."""
 RESTARTS = 3
-"""Maximum number of kills of one process. One more would end the run with an error, as intended."""
+"""Deaths a process may have before its run ends with an error, as it should."""
 
 
 @dataclass
 class Result:
-    """The result of one run."""
+    """What became of one run."""
 
     architecture: str
     code: int
@@ -68,7 +67,7 @@ class Result:
 
 
 def children(parent: int) -> dict[str, int]:
-    """Return the run's processes by name: the children of `parent` that run the child module."""
+    """The run's processes by name: children of `parent` that were started as one."""
     found: dict[str, int] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -84,7 +83,7 @@ def children(parent: int) -> dict[str, int]:
 
 
 def marked(mark: str) -> list[int]:
-    """Return the live processes with the mark, at any depth of descendants."""
+    """Living processes of a run, however deep below it they were started."""
     found = []
     for entry in os.listdir("/proc"):
         try:
@@ -96,7 +95,7 @@ def marked(mark: str) -> list[int]:
 
 
 def strike(process: subprocess.Popen[str], random_: random.Random, kills: int, seconds: float) -> int:
-    """Kill or stop up to `kills` processes while the run lasts; return their number."""
+    """Kill or stop processes until enough are, or the run is over; return how many."""
     done = 0
     deaths: Counter[str] = Counter()
     moments = sorted(random_.uniform(0.05, seconds) for _ in range(kills))
@@ -129,16 +128,8 @@ def perform(architecture: str, path: Path, random_: random.Random, kills: int, s
     if architecture == "r2d3":
         flags += ["--demos", str(demos)]
     budget = ["--total-steps", "1000000000"] if architecture == "pbt" else []  # its members share the steps
-    words = [
-        "train",
-        architecture.partition("+")[0],
-        *flags,
-        *budget,
-        "--total-seconds",
-        str(seconds),
-        "--run-dir",
-        str(path),
-    ]
+    command, limit = architecture.partition("+")[0], ["--total-seconds", str(seconds)]
+    words = ["train", command, *flags, *budget, *limit, "--run-dir", str(path)]
     process = subprocess.Popen(
         [sys.executable, "-m", "thespis.cli.main", *words],
         env={**os.environ, name: value, "PYTHONPATH": paths},

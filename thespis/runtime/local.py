@@ -43,6 +43,7 @@ class LocalSupervisor(Supervisor):
         self._log = session.run.log.open("ab")
         self._mark = uuid.uuid4().hex
         self._checked = 0.0
+        self._ending_since: float | None = None
         self._indices = {name: number for number, name in enumerate(program.processes)}
         self._step_memory = shared_steps(session.steps_left, len(self._indices))
         self._steps = StepCount.map(self._step_memory, 0)
@@ -141,6 +142,8 @@ class LocalSupervisor(Supervisor):
     def _check_stopped(self, child: Child, now: float) -> None:
         """Log a stopped process and replace it after a while. At the end of the run, continue it."""
         ending, pid = self._session.stop_reason is not None, child.process.pid
+        if ending and self._ending_since is None:
+            self._ending_since = now
         if not child.stopped:
             if child.stopped_since is not None:
                 self._session.log(f"{child.name} continues")
@@ -156,7 +159,8 @@ class LocalSupervisor(Supervisor):
                 else f"unless it continues (kill -CONT {pid}), it is replaced in {_STOPPED_SECONDS:g} s"
             )
             self._session.log(f"{child.name} (pid {pid}) was stopped by a signal; {what}")
-        elif now - child.stopped_since >= _STOPPED_SECONDS and child.failure is None:
+        # At the end it has just been continued, however long it was stopped before.
+        elif now - max(child.stopped_since, self._ending_since or 0.0) >= _STOPPED_SECONDS and child.failure is None:
             child.failure = (f"{child.name} was stopped by a signal for {_STOPPED_SECONDS:g} s", "", False)
             child.kill()
 

@@ -220,7 +220,8 @@ class Supervisor:
             if process.failure is not None and self._session.stop_reason != "error":  # already reported
                 what, trace, _ = process.failure
                 self._session.log(f"{what}, at the end of the run")
-                self._session.log(trace, show=False)
+                if trace:
+                    self._session.log(trace, show=False)
             return
         specs = self._program.processes[process.name]
         roles = ", ".join(map(str, specs))
