@@ -127,7 +127,8 @@ def _algorithms() -> str:
     for name, value in sorted(algorithms().items()):
         page = _page(name)
         link = f"[]({page}). " if page else ""
-        about = f"`{value.alias}` is a name for other defaults of this class. " if value.alias else ""
+        module = type(value).__module__.rpartition(".")[2]
+        about = f"`{value.alias}` is `{module}` with other defaults. " if value.alias else ""
         parts.append(f"## {name}\n\n{link}{about}{_sentence(type(value).__doc__)}")
         parts.append(_table(list(settings(value))))
     return "\n\n".join(parts)

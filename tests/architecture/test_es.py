@@ -275,7 +275,7 @@ def test_a_unit_that_is_out_for_too_long_is_given_to_another_and_the_later_resul
     asyncio.run(scene())
 
 
-def test_what_a_dead_worker_had_is_free_when_its_next_life_asks() -> None:
+def test_the_unit_of_a_dead_worker_is_free_for_its_next_incarnation() -> None:
     async def scene() -> None:
         _, coordinator = scene_of("broadcast")
         first = await coordinator.order(UnitRequest(0, 1, None), None)

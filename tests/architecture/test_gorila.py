@@ -148,9 +148,7 @@ def norm(run: TrainedRun) -> float:
 
 
 @pytest.mark.timeout(120)
-def test_rewards_gone_wrong_in_one_bundle_harm_nobody_with_the_filters(
-    stage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_filters_contain_wrong_rewards_in_one_bundle(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One environment of one bundle pays a thousand times the reward for five steps; only the filters limit it."""
     monkeypatch.syspath_prepend(str(HERE.parent / "runtime"))
     monkeypatch.setenv("LOUD_FROM", "2000")

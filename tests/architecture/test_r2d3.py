@@ -111,7 +111,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(flags: str, what: st
         ("--out new", "holds no run"),
     ],
 )
-def test_what_cannot_be_recorded_is_told_in_one_line(flags: str, what: str, stage: Any, capfd: Any) -> None:
+def test_recordings_that_are_impossible_are_one_line_errors(flags: str, what: str, stage: Any, capfd: Any) -> None:
     assert main(["record", str(stage.path / "nothing"), *flags.split()]) == 2
     err = capfd.readouterr().err
     assert what in err and err.count("\n") == 1

@@ -171,7 +171,7 @@ def kill_in_turn(stage: Stage, process: Any, names: Sequence[str]) -> None:
 
 
 @pytest.mark.timeout(90)
-def test_a_killed_actor_leaves_no_unroll_of_two_lives(stage: Stage) -> None:
+def test_a_killed_actor_leaves_no_unroll_of_two_incarnations(stage: Stage) -> None:
     """The learner's network checks every unroll, and fails if one mixes processes."""
     process = stage.start("train", "seed", *stage.small(), "--env", "factories::lifetime", "--network.factory",
                           "factories::watchful", "--unroll-length", 9, "--total-steps", 10**9,

@@ -364,7 +364,7 @@ def test_a_checkpoint_that_a_process_starts_from_stays(stand: Stand) -> None:
 @pytest.mark.parametrize(
     ("restarts", "learner", "evaluates"), [(0, True, True), (0, False, True), (1, True, True), (1, False, False)]
 )
-def test_the_final_evaluation_does_not_wait_for_weights_that_nobody_has(
+def test_the_final_evaluation_does_not_wait_for_lost_weights(
     restarts: int, learner: bool, evaluates: bool, tmp_path: Path
 ) -> None:
     """A restarted store is empty until the learner publishes, and here the learner is dead."""

@@ -51,7 +51,7 @@ def test_a_fault_that_passes_is_survived(fault: str, stage: Stage, monkeypatch: 
     assert_finite(stage.run)
 
 
-def test_an_error_is_told_once_with_its_traceback(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_reported_once_with_its_traceback(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """On local processes: three restarts with back-off, then the run ends."""
     monkeypatch.setenv("FAULT", "raise")
     ended = stage.train("--env", "factories::faulty", "--total-steps", 10**6)
@@ -110,7 +110,7 @@ def test_an_environment_that_fails_to_close_is_trained_in(
     assert "Traceback" not in ended.stderr
 
 
-def test_a_broken_environment_is_told_before_anything_starts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_environment_is_reported_before_anything_starts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "raise")
     ended = stage.train("--env", "factories::broken")
     assert ended.returncode == 2

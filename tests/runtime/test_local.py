@@ -198,7 +198,7 @@ def test_a_killed_parent_leaves_nothing(stage: Stage) -> None:
     until(lambda: not stage.processes(), 20.0)
 
 
-def test_nobody_listens(stage: Stage) -> None:
+def test_no_process_listens_on_the_network(stage: Stage) -> None:
     begin(stage, "--total-steps", FOREVER)
     listening = set()
     for table in ("tcp", "tcp6"):

@@ -185,7 +185,7 @@ def test_limits_of_a_control_group(version: int, tmp_path: Path, monkeypatch: py
     assert cgroups.cgroup_limit("pids", unified="max", legacy="max") is None
 
 
-def test_too_few_open_files_are_told_before_the_start(here: Path) -> None:
+def test_too_few_open_files_are_reported_before_the_start(here: Path) -> None:
     ended = subprocess.run(
         ["bash", "-c", f"ulimit -n 60; exec {sys.executable} -m thespis train impala"], capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -55,7 +55,7 @@ def test_with_seconds_alone_there_are_any_number_of_steps_and_the_rate_falls_ove
     assert rates == sorted(rates, reverse=True) and rates[-1] < 0.4 * rates[0]
 
 
-def test_a_preset_says_how_many_steps_only_where_nobody_says_how_many_seconds() -> None:
+def test_a_preset_limits_steps_only_without_a_time_limit() -> None:
     assert parse_settings("impala", ["--env", "CartPole-v1"]).total_steps == 400_000
     for flags in (["--total-seconds", "5"], ["--total-seconds=5"], ["--total_seconds", "5"]):
         alone = parse_settings("impala", ["--env", "CartPole-v1", *flags])

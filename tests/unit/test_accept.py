@@ -53,7 +53,7 @@ async def strangers(address: str, number: int, kind: str = "SOCK_SEQPACKET") -> 
 
 
 @needs_root
-def test_a_stranger_of_another_user_is_closed_before_it_says_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_of_another_user_is_closed_before_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "HANDSHAKE_SECONDS", 3600.0)  # the timeout must not be what closes them
 
     async def script(made: Hall) -> None:
@@ -68,7 +68,7 @@ def test_a_stranger_of_another_user_is_closed_before_it_says_anything(monkeypatc
     play(script, shared_memory=True)
 
 
-def test_the_other_user_is_told_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_reports_the_other_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same without root: the test pretends that this process is another user."""
     one, other = socket.socketpair()
     with one, other:
@@ -77,7 +77,7 @@ def test_the_other_user_is_told_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -
         assert not accept.same_user(one)
 
 
-def test_the_token_is_not_sent_to_a_stranger_who_took_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_not_sent_to_another_user_who_took_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"thespis-{secrets.token_hex(16)}"
     with accept.listen(address, socket.SOCK_STREAM):
         accept.connect(address, socket.SOCK_STREAM, 1.0).close()

@@ -73,7 +73,7 @@ raise SystemExit("no such environment")
 
 
 @pytest.mark.timeout(60)
-def test_somebody_writes_into_a_drivers_line(tmp_path: Path) -> None:
+def test_another_process_writes_into_a_drivers_line(tmp_path: Path) -> None:
     text = """
 good = '{"steps": %d, "seconds": %d, "return": null}'
 for number in range(5):

@@ -197,7 +197,7 @@ class Slow:
         self.ended = True
 
 
-def test_a_slow_callback_holds_up_nobody_and_misses_nothing_in_order() -> None:
+def test_a_slow_callback_delays_nothing_and_misses_nothing_in_order() -> None:
     slow, lines = Slow(), list[str]()
     made = Callbacks([("slow", slow)], lambda line, show=True: lines.append(line), synchronous=False)
     made.start(None)

@@ -66,7 +66,7 @@ def test_an_architecture_that_cannot_carry_its_items_refuses_it(file: Path) -> N
         trained(file, "dqn")
 
 
-def test_its_code_is_not_run_for_somebody_else(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_code_is_not_run_for_another_user(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained(file)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
     monkeypatch.setenv("HOME", str(tmp_path / "another"))

@@ -91,7 +91,7 @@ def test_a_failure_is_repeated_too() -> None:
     play(scene)
 
 
-def test_callers_are_told_apart() -> None:
+def test_callers_are_distinguished() -> None:
     async def scene(counter: Counter, endpoint: Endpoint) -> None:
         assert await endpoint.answer(call("add", 1, index=0)) == 1
         assert await endpoint.answer(call("add", 1, index=1)) == 2
@@ -139,7 +139,7 @@ def test_nothing_more_is_done_for_a_caller_that_is_gone() -> None:
     play(scene)
 
 
-def test_nobody_goes_on_with_what_a_role_had_begun_that_is_gone() -> None:
+def test_a_closed_endpoint_cancels_its_calls() -> None:
     async def scene(counter: Counter, endpoint: Endpoint) -> None:
         begun = [endpoint.begin(call("wait", index=index)) for index in range(2)]
         await asyncio.sleep(0)

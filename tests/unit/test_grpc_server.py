@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[str | None, list[bytes], Any, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_strangers_are_told_why(case: str) -> None:
+def test_refused_clients_get_a_reason(case: str) -> None:
     """Meanwhile an actor continues: its stream does not break, and every request gets a response."""
     token, messages, code, why = REFUSED[case]
 
@@ -190,7 +190,7 @@ def test_the_same_environments_ask_once_at_a_time() -> None:
     play(script, batch=100, patience=NEVER)
 
 
-def test_who_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_client_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thespis.transport.grpc_server._HELLO_SECONDS", 0.05)
 
     async def script(made: Hall) -> None:
@@ -237,7 +237,7 @@ def test_an_actor_with_other_arrays_fails_with_the_reason(made: InferenceSchema)
 # -- streams that break -------------------------------------------------------------------------
 
 
-def test_a_question_outincarnations_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_request_outlives_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A batch needs both actors; the stream of the first breaks while it waits for the second.
 
     A batch is full with three requests, because one of the clients is gone when the batch runs.
@@ -276,7 +276,7 @@ def test_a_question_outincarnations_its_stream(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["memory", "grpc"])
-def test_a_new_life_takes_the_place_of_the_old(shared_memory: bool) -> None:
+def test_a_new_incarnation_replaces_the_old_one(shared_memory: bool) -> None:
     async def script(made: Hall) -> None:
         old = made.client(0)
         for _ in range(4):
@@ -324,7 +324,7 @@ def test_the_socket_is_private_and_goes_with_the_server() -> None:
 # -- certificates -------------------------------------------------------------------------------
 
 
-def test_a_certificate_of_somebody_else_is_not_believed(
+def test_a_certificate_of_another_server_is_refused(
     certificate: Tls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grpc_client, "_ATTEMPTS", 1)

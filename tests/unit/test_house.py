@@ -22,7 +22,7 @@ def imported(path: Path) -> set[str]:
     return {name.rpartition(".")[2] for name in found}
 
 
-def test_nobody_imports_a_test_module() -> None:
+def test_no_module_imports_a_test_module() -> None:
     """Helpers that several modules share are in modules without tests."""
     modules = {path.stem for path in TESTS.rglob("test_*.py")}
     importers = {path.name: imported(path) & modules for path in TESTS.rglob("*.py")}

@@ -49,7 +49,7 @@ def result(made: InferenceSchema, rows: int, truncated: list[bool], finals: bool
     finals=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_a_question_arrives_as_it_was_asked(space: str, truncated: list[bool], finals: bool, seed: int) -> None:
+def test_a_request_arrives_as_it_was_sent(space: str, truncated: list[bool], finals: bool, seed: int) -> None:
     made = layout(space)
     asked = result(made, len(truncated), truncated, finals, seed)
     message = made.encode_request(asked)
@@ -112,7 +112,7 @@ def test_noise_is_malformed_and_nothing_worse(noise: Any) -> None:
         (lambda made, asked: b"", "a message of 0 bytes"),
     ],
 )
-def test_questions_that_cannot_be(change: Any, complaint: str) -> None:
+def test_impossible_requests_are_refused(change: Any, complaint: str) -> None:
     made = layout()
     with pytest.raises(MalformedMessage, match=complaint):
         made.decode_request(change(made, result(made, 2, [True, False], True)), STREAM)

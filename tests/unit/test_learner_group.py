@@ -201,7 +201,7 @@ def test_the_end_of_an_earlier_incarnation_does_not_concern_the_next() -> None:
     play(scene())
 
 
-def test_a_silent_learner_is_left_behind_and_told_so() -> None:
+def test_a_silent_learner_is_removed_and_informed() -> None:
     async def scene() -> None:
         made, ctx = group()
         await entered(made, 0, 1)
@@ -251,7 +251,7 @@ def test_a_learner_in_another_state_must_enter_again(late: Contribution) -> None
     play(scene())
 
 
-def test_a_restarted_group_knows_nobody() -> None:
+def test_a_restarted_group_has_no_members() -> None:
     async def scene() -> None:
         made, _ = group(restarts=1)
         assert await made.combine(member(0), part(1)) is None
@@ -289,7 +289,7 @@ def test_a_newcomer_whose_call_was_cancelled_is_left_out() -> None:
     play(scene())
 
 
-def test_a_group_that_waits_for_nobody_is_refused() -> None:
+def test_a_group_without_learners_is_refused() -> None:
     p = Program("test")
     p.at().add("group", LearnerGroup, learners=2, timeout=1.0, averages=True)
     with pytest.raises(ThespisError, match="waits for 2 learners, but 0 call it"):

@@ -51,7 +51,7 @@ def test_never_outside_the_band_and_never_deadlocked(
         (SamplesPerInsert(1.0, 0, 400.0), "warm-up of at least 1"),
     ],
 )
-def test_settings_that_would_wait_for_ever_are_refused(limiter: SamplesPerInsert, what: str) -> None:
+def test_settings_that_would_wait_forever_are_refused(limiter: SamplesPerInsert, what: str) -> None:
     with pytest.raises(ThespisError, match=what):
         limiter.validate("replay", insert=10, sample=64)
 

@@ -159,7 +159,7 @@ def test_priorities_decide_what_is_drawn_and_are_all_that_is_saved() -> None:
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.9])
-def test_a_later_life_has_as_many(exponent: float) -> None:
+def test_a_later_incarnation_has_as_many(exponent: float) -> None:
     cfg = lock(replay=ReplayConfig(capacity=1000, warm_up=1, priority_exponent=exponent))
     before, after = demonstrations(cfg), demonstrations(cfg)
     after.restore(*before.state())

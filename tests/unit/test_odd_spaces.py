@@ -110,7 +110,7 @@ class Parallel:
     possible_agents = ("one", "two")
 
 
-def test_environments_of_several_agents_are_told_apart() -> None:
+def test_environments_of_several_agents_are_recognised() -> None:
     with pytest.raises(ThespisError, match="Parallel makes a PettingZoo environment, which has several agents"):
         describe_env(Parallel)  # type: ignore[arg-type]
     with pytest.raises(ThespisError, match=r"makes an object of NoneType; return an instance"):

@@ -214,7 +214,7 @@ def test_a_worker_that_died_at_the_barrier_counts_once() -> None:
 # -- softsync and bounded staleness -----------------------------------------------------------------
 
 
-def test_softsync_averages_every_few_and_nobody_waits() -> None:
+def test_softsync_averages_every_few_and_no_worker_waits() -> None:
     async def scene() -> None:
         server = shard(mode="softsync", quorum=3)
         await server.join(0, values(0), [("w", [1])])
@@ -262,7 +262,7 @@ def test_fast_workers_wait_for_the_slowest() -> None:
     play(scene())
 
 
-def test_a_worker_that_comes_back_is_not_behind_for_ever() -> None:
+def test_a_restarted_worker_is_not_behind_forever() -> None:
     async def scene() -> None:
         server = shard(mode="stale", max_staleness=1, when_stale="wait")
         for worker in range(2):
@@ -336,7 +336,7 @@ def test_a_gradient_after_the_checkpoint_is_applied_to_what_the_checkpoint_held(
     play(scene())
 
 
-def test_nobody_waits_at_the_barrier_of_a_shard_that_went_back() -> None:
+def test_no_worker_waits_at_the_barrier_of_a_restored_shard() -> None:
     async def scene() -> None:
         server = shard(mode="sync", quorum=2)
         await server.join(0, values(0), [("w", [1])])

@@ -57,7 +57,7 @@ def test_a_choice_moves_to_a_neighbour() -> None:
     assert {prior.draw(rng(seed)) for seed in range(20)} == {"a", "b", "c"}
 
 
-def test_the_bottom_copies_from_the_top_and_nobody_else_does() -> None:
+def test_only_the_bottom_copies_from_the_top() -> None:
     scores = [5.0, 1.0, 8.0, 7.0, 2.0, 6.0, 3.0, 4.0]
     chosen = {member: {truncation(scores, member, rng(seed), 0.25) for seed in range(30)} for member in range(8)}
     assert chosen[1] == chosen[4] == {2, 3}

@@ -85,7 +85,7 @@ def test_what_an_environment_starts_ends_with_the_trial(tmp_path: Path) -> None:
     assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_one_that_takes_its_process_down_is_told_with_what_it_printed() -> None:
+def test_a_crash_is_reported_with_the_output_of_the_process() -> None:
     with pytest.raises(ThespisError, match=r"took its process down in reset: it ended with exit code 3") as result:
         tried("reset", "leave")
     assert result.value.__notes__ == ["my last words"]
@@ -98,7 +98,7 @@ def test_trouble_at_the_end_is_noted_and_no_more() -> None:
     assert spaces == describe_env(Chain) and "did not return from close within 2 s" in notes[0]
 
 
-def test_an_id_that_only_this_process_knows_is_told() -> None:
+def test_an_id_that_only_this_process_knows_is_reported() -> None:
     gym.register("OnlyHere-v0", entry_point=Chain)
     try:
         with pytest.raises(ThespisError, match=r"'OnlyHere-v0' is registered only in this process; give module:OnlyHe"):

@@ -137,7 +137,7 @@ def test_a_lambda_that_can_travel_is_no_problem() -> None:
         (queue_program(2, 1, actors=0), "queue: no actor inserts, so sampling would wait forever"),
     ],
 )
-def test_waiting_for_ever_is_refused(program: Program, words: str) -> None:
+def test_waiting_forever_is_refused(program: Program, words: str) -> None:
     assert refusal(program).startswith(words)
 
 
@@ -196,7 +196,7 @@ def test_impossible_settings_of_an_architecture() -> None:
         (2, {"mode": "stale", "max_staleness": -1}, "at least 0"),
     ],
 )
-def test_gradients_that_would_wait_for_ever_are_refused(workers: int, settings: dict[str, Any], complaint: str) -> None:
+def test_gradients_that_would_wait_forever_are_refused(workers: int, settings: dict[str, Any], complaint: str) -> None:
     program = Program("refused")
     server = program.at().add("server", ParameterServer, optimizer=OptimizerConfig(), total_steps=1, **settings)
     for _ in range(workers):

@@ -225,7 +225,7 @@ def test_short_forms() -> None:
     assert len(sparkline([float(x) for x in range(1000)], 30)) == 30
 
 
-def test_the_panel_says_who_lives_on_which_node() -> None:
+def test_the_panel_shows_the_node_of_each_role() -> None:
     nodes = {"learner 0": "10.0.0.1", "queue 0": "10.0.0.1", "actor 0": "10.0.0.2"}
     console = Console(file=io.StringIO(), width=100)
     console.print(render(a_view(nodes=nodes), 100))

@@ -192,7 +192,7 @@ def test_a_loss_that_is_not_finite_is_refused() -> None:
         R2D2Update(network(), R2D2()).gradients(sequences(rewards=np.full((STEPS, 4), np.inf, np.float32)))
 
 
-def test_the_core_reads_the_last_step_only_if_told() -> None:
+def test_the_core_reads_the_last_step_only_with_feedback() -> None:
     for feedback in (True, False):
         made = network(feedback=feedback)
         q = []

@@ -124,7 +124,7 @@ def test_the_paper_s_n_step_records() -> None:
         assert worth == {5.23: 0.729, 7.94: rest[0], 6.6: rest[1], 4.0: rest[2]}
 
 
-def test_a_window_never_spans_two_lives() -> None:
+def test_a_window_never_spans_two_incarnations() -> None:
     world = World(3, 2, "next step", 1)
     unrolls = world.unrolls(5, 8)
     expected = world.expect(3, 0.9)
@@ -141,7 +141,7 @@ def test_a_window_never_spans_two_lives() -> None:
     asyncio.run(scene())
 
 
-def test_whoever_inserts_is_told_how_much_came_from_all() -> None:
+def test_an_insert_returns_the_items_of_all_actors() -> None:
     world = World(0, 2, "same step", 1)
     unrolls = world.unrolls(5, 6)
 
@@ -276,7 +276,7 @@ def test_samples_wait_for_the_warm_up_and_inserts_for_samples() -> None:
         (1000, SamplesPerInsert(1.0, 50, 10.0), "both could wait forever"),
     ],
 )
-def test_settings_that_would_wait_for_ever_are_refused(capacity: int, limiter: Any, what: str) -> None:
+def test_settings_that_would_wait_forever_are_refused(capacity: int, limiter: Any, what: str) -> None:
     incoming = [Edge("replay", 0, "insert", {"items": 60}), Edge("replay", 0, "sample", {"items": 64})]
     with pytest.raises(ThespisError, match=what):
         Replay.validate("replay", {"capacity": capacity, "limiter": limiter}, incoming)

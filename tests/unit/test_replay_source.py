@@ -184,7 +184,7 @@ def test_ranks_count_what_came_before(slots: list[int]) -> None:
     assert ranks(np.array(slots)).tolist() == [slots[:i].count(slot) for i, slot in enumerate(slots)]
 
 
-def test_a_shard_is_told_its_share() -> None:
+def test_a_shard_gets_its_part_of_the_settings() -> None:
     whole = ReplayConfig(capacity=1000, bytes=90_000, warm_up=100, error=300.0, shards=3)
     assert whole.shard == ReplayConfig(capacity=333, bytes=30_000, warm_up=34, error=100.0)
 
@@ -197,6 +197,6 @@ def test_a_shard_is_told_its_share() -> None:
         ({"max_times_sampled": 7}, "8 samples per insert are impossible"),
     ],
 )
-def test_what_a_replay_cannot_be_told(replay: dict[str, Any], what: str) -> None:
+def test_impossible_replay_settings_are_refused(replay: dict[str, Any], what: str) -> None:
     with pytest.raises(ThespisError, match=what):
         ReplayConfig(**replay)

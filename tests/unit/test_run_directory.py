@@ -101,7 +101,7 @@ def test_sweep_clears_both_places(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in run.path.iterdir()) == ["checkpoints", "tensorboard"]
 
 
-def test_sweep_clears_the_runs_of_members_and_nobody_elses(tmp_path: Path) -> None:
+def test_sweep_clears_only_the_runs_of_members(tmp_path: Path) -> None:
     run = RunDirectory.create("pbt", "CartPole-v1", 0, path=tmp_path / "run")
     member = RunDirectory.create("impala", "CartPole-v1", 0, path=run.path / "members" / "0-0")
     other = RunDirectory.create("impala", "CartPole-v1", 0, path=run.path / "other")

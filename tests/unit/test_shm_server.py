@@ -42,7 +42,7 @@ TREE = Dict({"left": Box(0, 255, (2, 3), np.uint8), "right": Box(-1, 1, (), np.f
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 4), start=st.integers(0, 3), tree=st.booleans())
-def test_what_is_heard_is_what_was_told(seed: int, rows: int, start: int, tree: bool) -> None:
+def test_messages_arrive_as_they_were_sent(seed: int, rows: int, start: int, tree: bool) -> None:
     """Steps with and without episode ends and last observations, and their responses."""
     rng = np.random.default_rng(seed)
     made = InferenceSchema.of(
@@ -104,7 +104,7 @@ def test_what_is_heard_is_what_was_told(seed: int, rows: int, start: int, tree: 
     asyncio.run(play())
 
 
-def test_a_question_stays_while_the_next_is_written() -> None:
+def test_a_request_stays_valid_while_the_next_is_written() -> None:
     """The server reads a request until after its response, when the actor may have written the next one."""
     buffer = SharedBuffer(layout(), mmap.mmap(-1, SharedBuffer.size(layout())))
     even, odd = buffer.slot(0, ROWS).requests
@@ -130,7 +130,7 @@ async def unseen(made: Hall) -> tuple[Any, asyncio.Future[ActResponse]]:
     return client, answer
 
 
-def test_who_looks_is_sent_no_message() -> None:
+def test_a_spinning_actor_is_sent_no_message() -> None:
     async def script(made: Hall) -> None:
         client, answer = await unseen(made)
         await asyncio.sleep(0.01)
@@ -194,7 +194,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_strangers_are_told_why(case: str) -> None:
+def test_refused_clients_get_a_reason(case: str) -> None:
     """Meanwhile an actor continues: its stream does not break, and every request gets a response."""
     token, said, why = REFUSED[case]
 
@@ -225,7 +225,7 @@ def test_strangers_are_told_why(case: str) -> None:
     play(script, shared_memory=True)
 
 
-def test_who_says_nothing_keeps_nobody_waiting() -> None:
+def test_a_silent_client_delays_no_other() -> None:
     async def script(made: Hall) -> None:
         endpoint = await made(Stream(("actor", 1), 0))
         silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -253,7 +253,7 @@ def test_an_actor_with_other_arrays_fails_with_the_reason() -> None:
 # -- streams that break -------------------------------------------------------------------------
 
 
-def test_a_question_outlives_its_stream() -> None:
+def test_a_request_outlives_its_connection() -> None:
     """A batch needs both actors; the stream of the first breaks while it waits for the second."""
 
     async def script(made: Hall) -> None:

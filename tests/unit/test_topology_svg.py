@@ -121,7 +121,7 @@ def test_processes_that_are_alike_are_one_frame() -> None:
     assert any(re.fullmatch(r"process bundle ×4", text or "") for text in texts)
 
 
-def test_a_role_may_call_others_of_its_name_or_nobody() -> None:
+def test_a_role_may_call_others_of_its_name_or_none() -> None:
     made = Program("ring")
     first = made.at().add("pool", build_pool)
     made.at().add("pool", build_pool, swap=first.edge("swap"))

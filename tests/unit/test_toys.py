@@ -161,7 +161,7 @@ def test_a_fault_with_a_file_happens_once(tmp_path: Path) -> None:
     assert once.exists()
 
 
-def test_sleep_sleeps_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sleep_sleeps_for_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(toys.time, "sleep", slept.append)
     environments = make_envs(EnvConfig("thespis/Sleep-v0", {"seconds": 0.25, "length": 3}), 2)
@@ -170,6 +170,6 @@ def test_sleep_sleeps_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == [0.25, 0.25]
 
 
-def test_bad_settings_are_told_in_one_line() -> None:
+def test_bad_settings_are_one_line_errors() -> None:
     with pytest.raises(ThespisError, match="Memory-v0.*at least 2"):
         make_envs(EnvConfig("thespis/Memory-v0", {"length": 1}), 1)

@@ -95,7 +95,7 @@ def test_the_same_name_elsewhere_is_other_code(tmp_path: Path, monkeypatch: pyte
         check_trusted(Path(), {"env": f"{tmp_path}/mine/my_env.py::another"})
 
 
-def test_a_file_that_somebody_else_has_put_in_its_place_is_other_code(
+def test_a_file_that_another_user_put_in_its_place_is_other_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = own_env(tmp_path / "mine")
@@ -120,7 +120,7 @@ def test_what_is_not_there_needs_no_trust(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("home", ["read-only", "none", "not private"])
-def test_without_a_home_it_is_remembered_in_a_private_directory(
+def test_without_a_home_directory_trust_is_stored_in_a_private_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
 ) -> None:
     monkeypatch.setattr(trust.tempfile, "tempdir", str(tmp_path))
@@ -152,7 +152,7 @@ def test_names_cannot_write_to_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["eval"], ["record", "--out", "demos"], ["resume"]])
 @pytest.mark.parametrize("which", ["env", "architecture", "factory"])
-def test_commands_run_nothing_of_a_stranger(
+def test_commands_run_no_code_of_an_untrusted_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str], which: str
 ) -> None:
     file = own_env(tmp_path / "theirs")
@@ -172,7 +172,7 @@ def test_commands_run_nothing_of_a_stranger(
 
 
 @pytest.mark.parametrize("answer", ["y\n", "\n"])
-def test_somebody_at_a_terminal_is_asked(
+def test_a_user_at_a_terminal_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: str
 ) -> None:
     from thespis.cli import trust_flags
@@ -196,7 +196,9 @@ def test_somebody_at_a_terminal_is_asked(
     assert "Run it? [y/N]" in capsys.readouterr().err
 
 
-def test_standing_in_a_strangers_run_imports_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_in_an_untrusted_run_directory_import_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Modules in the current directory are found only after the code is trusted."""
     monkeypatch.setattr(cli.sys, "path", [entry for entry in cli.sys.path if entry])
     monkeypatch.chdir(stranger(tmp_path / "theirs", env="CartPole-v1"))
