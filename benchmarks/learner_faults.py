@@ -51,6 +51,15 @@ class Run:
             time.sleep(0.02)
         return time.monotonic() - started
 
+    def wait_for_process(self, learner: int, after: int) -> float:
+        """Seconds until the learner's process is another one than `after`. It imports torch only then."""
+        started = time.monotonic()
+        while self.pid(learner) == after:
+            if self.process.poll() is not None:
+                raise RuntimeError("the run has ended")
+            time.sleep(0.02)
+        return time.monotonic() - started
+
     def pid(self, learner: int) -> int:
         return int(json.loads((self.path / "topology.json").read_text())["pids"][f"learner-{learner}"])
 
@@ -73,15 +82,19 @@ def harm(run: Run, every: float, until: float) -> None:
         os.kill(pid := run.pid(victim), signal.SIGKILL if kill else signal.SIGSTOP)
         run.members()
         others = run.wait(lambda members: members < whole)
-        if not kill:
-            time.sleep(max(0.0, _STOPPED_SECONDS - others))
+        if kill:
+            away = run.wait_for_process(victim, pid)
+        else:
+            time.sleep(away := max(0.0, _STOPPED_SECONDS - others))
             os.kill(pid, signal.SIGCONT)
         back = run.wait(lambda members: members == whole)
-        what = "killed" if kill else f"stopped for {_STOPPED_SECONDS:g} s"
+        what, again = ("killed", "started") if kill else (f"stopped for {_STOPPED_SECONDS:g} s", "continued")
         print(
-            f"learner {victim} {what}: the others went on after {others:.2f} s, complete {back:.2f} s later", flush=True
+            f"learner {victim} {what}: the others went on after {others:.2f} s; {again} {away:.2f} s later, and took "
+            f"part after {back:.2f} s",
+            flush=True,
         )
-        time.sleep(max(0.0, every / 2 - others - back - (0.0 if kill else _STOPPED_SECONDS)))
+        time.sleep(max(0.0, every / 2 - others - away - back))
 
 
 def main() -> None:

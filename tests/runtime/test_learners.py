@@ -22,7 +22,7 @@ from thespis.runs.checkpoints import read_meta, weights_sha256
 from thespis.training.resume import resume
 from thespis.training.trained_run import TrainedRun
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 SMALL = {"on": "simulation", "actors": 3, "learners": 3, "envs_per_actor": 4, "total_steps": 6_000, "eval_episodes": 0}
 SLOWLY = """
 work: {env_step: {base: [3.0e-3, 5.0e-3]}, learn: {base: 5.0e-3}}
@@ -99,7 +99,6 @@ def test_learners_stay_equal_and_a_seed_gives_one_result(
     assert not {name for name in found if name.startswith("group/")}, "nobody was lost, behind or in another state"
 
 
-@pytest.mark.timeout(600)
 def test_learners_have_equal_weights_after_each_of_10000_updates(stage: Stage, monkeypatch: Any) -> None:
     monkeypatch.setattr(all_reduce, "_DIGEST_EVERY", 1)
     settings = {"network": {"hidden": [8], "normalize_observations": True}, "optimizer": {"anneal": True}}

@@ -52,24 +52,24 @@ PRIORITISED = ReplayConfig(priority_exponent=0.6)
 # -- data -------------------------------------------------------------------------------------------
 
 
-def unroll(rng: np.random.Generator, returns: bool) -> Unroll:
+def unroll(rng: np.random.Generator, returns: bool, columns: int = COLUMNS) -> Unroll:
     def numbers(*shape: int) -> Array:
         return rng.normal(size=shape).astype(np.float32)
 
-    first = np.zeros((STEPS + 1, COLUMNS), bool)
+    first = np.zeros((STEPS + 1, columns), bool)
     return Unroll(
-        inputs=Inputs(numbers(STEPS + 1, COLUMNS, 3), first, rng.integers(0, 4, first.shape), numbers(*first.shape)),
-        actions=rng.integers(0, 4, (STEPS, COLUMNS)),
-        rewards=numbers(STEPS, COLUMNS),
-        terminated=rng.random((STEPS, COLUMNS)) < 0.1,
-        truncated=np.zeros((STEPS, COLUMNS), bool),
-        valid=np.ones((STEPS, COLUMNS), bool) if returns else rng.random((STEPS, COLUMNS)) < 0.8,
-        behaviour_logp=np.log(rng.uniform(0.1, 0.9, (STEPS, COLUMNS))).astype(np.float32),
+        inputs=Inputs(numbers(STEPS + 1, columns, 3), first, rng.integers(0, 4, first.shape), numbers(*first.shape)),
+        actions=rng.integers(0, 4, (STEPS, columns)),
+        rewards=numbers(STEPS, columns),
+        terminated=rng.random((STEPS, columns)) < 0.1,
+        truncated=np.zeros((STEPS, columns), bool),
+        valid=np.ones((STEPS, columns), bool) if returns else rng.random((STEPS, columns)) < 0.8,
+        behaviour_logp=np.log(rng.uniform(0.1, 0.9, (STEPS, columns))).astype(np.float32),
         state=(),
-        versions=np.zeros((STEPS, COLUMNS), np.int64),
+        versions=np.zeros((STEPS, columns), np.int64),
         final_index=np.zeros((0, 2), np.int64),
         final_obs=np.zeros((0, 3), np.float32),
-        returns=numbers(STEPS, COLUMNS) if returns else None,
+        returns=numbers(STEPS, columns) if returns else None,
     )
 
 
@@ -269,3 +269,25 @@ def test_learners_equal_one_with_all_their_data(name: str, learners: int, update
         assert difference < 1e-6
 
     play(scene(), seconds=900)
+
+
+@pytest.mark.parametrize("name", ["vtrace", "vtrace-sum", "ppo"])
+def test_a_smaller_batch_has_a_smaller_weight(name: str) -> None:
+    """As after preemption: two learners with batches of different sizes equal one with both."""
+    algorithm = replace(PPO_, minibatches=1) if name == "ppo" else CASES[name]
+    group = LearnerGroup(FakeContext(Identity("group", 0, 0)), learners=2, timeout=3.0, averages=algorithm.averages)
+
+    async def scene() -> None:
+        many = [build(algorithm, Spaces(BOX, CHOICE), Part(index), index, group) for index in range(2)]
+        one = build(algorithm, Spaces(BOX, CHOICE), Part(0), 0, None)
+        await asyncio.gather(*(each._exchange.begin(each) for each in many))
+        for update in range(20):
+            sizes = zip(many, (COLUMNS, 1 + update % 3), strict=True)
+            rng = np.random.default_rng(update)
+            parts = [(each, unroll(rng, returns=name == "ppo", columns=columns)) for each, columns in sizes]
+            await one.learn(concatenate([copy.deepcopy(part) for _, part in parts]))
+            await asyncio.gather(*(each.learn(part) for each, part in parts))
+        expected = parameters(one)
+        assert np.linalg.norm(parameters(many[0]) - expected) / np.linalg.norm(expected) < 1e-6
+
+    play(scene())

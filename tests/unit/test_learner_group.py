@@ -285,6 +285,9 @@ def test_a_newcomer_whose_call_was_cancelled_is_left_out() -> None:
         await settle()
         lost.cancel()
         await made.offer(member(0), ({}, {"updates": 1}))  # before the end of the process is known
+        await settle()
+        found = (await combined(made, {0: part(1), 1: part(1)}))[0]
+        assert found is not None and found.learners == 2
 
     play(scene())
 

@@ -59,6 +59,8 @@ class LearnerGroup:
     `timeout` seconds; the round then ends without it. A learner that enters loads the state of a member between two
     updates. All decisions are made here, so that no two learners can disagree about a round.
 
+    A learner that collects its batch may wait for `preempt`, which tells it that enough others have theirs.
+
     The members are those of the highest update: a learner that falls behind, e.g. because it was stopped, is told so by
     the reply None, and enters again. After its own restart the group forms anew. The error memory of compressed
     gradients is its only state; a restart loses it.
@@ -149,7 +151,11 @@ class LearnerGroup:
             self._first_join = self._ctx.now()
         self._form_if_due()
         self._close_if_complete()
-        admission: Admission = await admitted
+        try:
+            admission: Admission = await admitted
+        except asyncio.CancelledError:
+            self._remove(member)
+            raise
         return admission
 
     async def offer(self, member: Member, state: RoleState) -> None:
@@ -212,7 +218,7 @@ class LearnerGroup:
         member = newcomer.member
         self._members[member.learner] = member.incarnation
         self._hear(member)
-        if not newcomer.admitted.done():  # its process may have ended just now; `attend` then removes it
+        if not newcomer.admitted.done():  # its process may have ended just now; `join` then removes it
             newcomer.admitted.set_result(admission)
 
     def _form_if_due(self) -> None:
