@@ -15,6 +15,7 @@ from thespis.core.config import Rounds, Unrolls
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement, Program
 from thespis.core.settings import inline
+from thespis.core.system.cores import learner_threads
 
 if TYPE_CHECKING:
     from thespis.algorithms.r2d2 import Replayed
@@ -194,8 +195,6 @@ def build_learner_network(ctx: Context, cfg: Experiment, in_turns: bool = False,
     `in_turns`: actors and learner alternate, so the learner may use all cores. A small network uses one thread.
     """
     import torch
-
-    from thespis.core.system.cores import learner_threads
 
     made = build_worker_network(ctx, cfg)
     parameters = sum(parameter.numel() for parameter in made.parameters())

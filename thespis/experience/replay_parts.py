@@ -44,7 +44,7 @@ def build_replay_parts(algorithm: Any, spaces: Spaces, cfg: ReplayConfig, capaci
     items, shape = algorithm.items, _shaping(algorithm.reward)
     rows = affordable_rows(algorithm, spaces, cfg, capacity)
     steps, sampler = StepStorage(row_layout(spaces, cfg), rows), build_sampler(cfg, rows)
-    if isinstance(items, Sequences):
+    if items.KIND == Sequences.KIND:
         sequence = SequenceShape(
             items.sequence_length, items.burn_in, items.unroll_length, items.n_step, algorithm.discount, items.eta
         )
@@ -57,7 +57,7 @@ def build_replay_parts(algorithm: Any, spaces: Spaces, cfg: ReplayConfig, capaci
 def affordable_rows(algorithm: Any, spaces: Spaces, cfg: ReplayConfig, capacity: int) -> int:
     """Steps that fit the configured bytes; refuses more than this machine's free memory."""
     items, extra = algorithm.items, 0
-    if isinstance(items, Sequences):
+    if items.KIND == Sequences.KIND:
         # Bytes of sequences beyond the steps: an index, and a share of the state stored once per unroll.
         extra = 8 + -(-(2 * 4 * algorithm.network.lstm + 12) // items.unroll_length)
     return affordable(cfg, row_layout(spaces, cfg), capacity, extra)
