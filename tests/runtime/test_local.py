@@ -32,7 +32,7 @@ FOREVER = 10**9
 
 
 def begin(stage: Stage, *flags: object) -> subprocess.Popen[str]:
-    """A run of one actor after its first checkpoint."""
+    """Start a run of one actor, and wait until it has learned."""
     process = stage.start("train", "impala", *stage.small(), "--report-every", 0.1, *flags)
     until(lambda: process.poll() is not None or '"lag/mean"' in read(stage.run / "metrics.jsonl"))
     assert process.poll() is None, process.communicate()
@@ -273,8 +273,8 @@ def test_a_full_disk_does_not_stop_training(stage: Stage) -> None:
         until(lambda: "checkpoint not saved" in read(stage.run / "log.txt"))
         steps = len(read(stage.run / "metrics.jsonl").splitlines())
         until(lambda: len(read(stage.run / "metrics.jsonl").splitlines()) > steps + 5)
-        for process in ("actor-0", "learner"):  # a killed process restarts although the disk is full
-            os.kill(pid_of(stage, process), signal.SIGKILL)
+        for name in ("actor-0", "learner"):  # a killed process restarts although the disk is full
+            os.kill(pid_of(stage, name), signal.SIGKILL)
             time.sleep(2.0)
         (stage.run / "ballast").unlink()
         learns_again(stage)

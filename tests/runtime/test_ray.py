@@ -35,7 +35,7 @@ def directories() -> set[Path]:
 
 
 def begin(stage: Stage, *flags: object) -> subprocess.Popen[str]:
-    """A run on its own Ray instance, after its first checkpoint."""
+    """Start a run on its own Ray instance, and wait until it has learned."""
     process = stage.start("train", "impala", *stage.small(), "--on", "ray", "--report-every", 0.1, *flags)
     until(lambda: process.poll() is not None or '"lag/mean"' in metrics(stage), 60.0)
     assert process.poll() is None, process.communicate()
