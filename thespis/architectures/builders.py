@@ -119,12 +119,6 @@ def build_replay_actor(
     return build_exploring_actor(ctx, cfg, insert, build_local_policy(ctx, cfg, pull), replays)
 
 
-def add_replay_actor(p: Program, cfg: Experiment, replay: ReplayShards, pull: Pull, index: int) -> None:
-    """Add actor `index`, which inserts into the replay and has a local policy."""
-    place, replays = p.at(restarts=3, counts_as_actor=True), len(replay.handles) * replay.learners
-    place.add("actor", build_replay_actor, cfg, insert=replay.insert(index), pull=pull, replays=replays)
-
-
 # -- the weight store and the replay --------------------------------------------------------------
 
 

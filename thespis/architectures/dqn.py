@@ -12,11 +12,16 @@ from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.dqn import DQN
 from thespis.architectures.builders import (
     add_evaluator,
-    add_replay_actor,
     add_weights,
     validate_replay,
 )
-from thespis.architectures.learners import ReplayLearnersConfig, add_group, add_own_replay, add_replay_learner
+from thespis.architectures.learners import (
+    ReplayLearnersConfig,
+    add_group,
+    add_own_replay,
+    add_replay_actors,
+    add_replay_learner,
+)
 from thespis.core.bounds import Count
 from thespis.core.config import Experiment, Transitions
 from thespis.core.program import Program
@@ -55,8 +60,6 @@ def program(cfg: Config) -> Program:
         add_replay_learner(cfg.group.place(p, None, learner), cfg, replay, weights.publish, group)
         replays.append(replay)
         pulls.append(weights.pull)
-    for actor in range(cfg.actors):
-        learner = cfg.group.learner_of(actor)
-        add_replay_actor(p, cfg, replays[learner], pulls[learner], actor)
+    add_replay_actors(p, cfg, replays, pulls)
     add_evaluator(p, cfg, pulls[0])
     return p

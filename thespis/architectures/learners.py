@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from thespis import roles
-from thespis.architectures.builders import ReplayShards, add_replay, build_worker_network
+from thespis.architectures.builders import ReplayShards, add_replay, build_replay_actor, build_worker_network
 from thespis.core.bounds import Bounds, Count, CountOrZero, Positive, RoleCount
 from thespis.core.compression_config import CompressionConfig
 from thespis.core.config import Rounds, Unrolls
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from thespis.algorithms.r2d2 import Replayed
     from thespis.core.config import Experiment
     from thespis.core.context import Context
-    from thespis.core.edges import Draw, Prioritise, Publish, Sample
+    from thespis.core.edges import Draw, Prioritise, Publish, Pull, Sample
     from thespis.core.types import Version
     from thespis.exchange.protocol import Exchange
     from thespis.experience.sources import Preemption
@@ -297,6 +297,15 @@ def add_own_replay(p: Program, cfg: Any, learner: int) -> ReplayShards:
     process = "storage" if cfg.algorithm.items.replay.shards == 1 else None
     actors = learners.actors_of(learner, cfg.actors)
     return add_replay(p, cfg, learners.place(p, process, learner), actors, learners.learners)
+
+
+def add_replay_actors(p: Program, cfg: Any, replays: Sequence[ReplayShards], pulls: Sequence[Pull]) -> None:
+    """Add all actors. Each has a local policy, and the replay and the weight store of one learner."""
+    place, memories = p.at(restarts=3, counts_as_actor=True), sum(len(replay.handles) for replay in replays)
+    for actor in range(cfg.actors):
+        learner = cfg.group.learner_of(actor)
+        insert = replays[learner].insert(actor)
+        place.add("actor", build_replay_actor, cfg, insert=insert, pull=pulls[learner], replays=memories)
 
 
 def add_replay_learner(place: Placement, cfg: Any, replay: ReplayShards, publish: Publish, group: GroupWiring) -> None:

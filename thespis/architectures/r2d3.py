@@ -17,7 +17,6 @@ from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.r2d2 import R2D2, Sequences
 from thespis.architectures.builders import (
     add_evaluator,
-    add_replay_actor,
     add_weights,
     validate_replay,
 )
@@ -27,6 +26,7 @@ from thespis.architectures.learners import (
     ReplayLearnersConfig,
     add_group,
     add_own_replay,
+    add_replay_actors,
     build_central_learner,
     build_learner_network,
 )
@@ -130,8 +130,6 @@ def program(cfg: Config) -> Program:
         )
         replays.append(replay)
         pulls.append(weights.pull)
-    for actor in range(cfg.actors):
-        learner = cfg.group.learner_of(actor)
-        add_replay_actor(p, cfg, replays[learner], pulls[learner], actor)
+    add_replay_actors(p, cfg, replays, pulls)
     add_evaluator(p, cfg, pulls[0])
     return p
