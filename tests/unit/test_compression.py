@@ -252,7 +252,7 @@ class Group:
         self.ctx = FakeContext(Identity("group", 0, run_seed=0, restarts=restarts))
         self.group = LearnerGroup(self.ctx, learners=2, timeout=4.0, averages=True, compression=settings(method))
         self.networks = [network(), network()]
-        methods = (self.group.attend, self.group.join, self.group.offer, self.group.combine)
+        methods = (self.group.heartbeat, self.group.join, self.group.offer, self.group.combine)
         edges = GroupEdges(*map(YieldingEdge, methods))
         self.learners = [
             AllReduce(
@@ -265,7 +265,7 @@ class Group:
     async def begin(self) -> None:
         # The heartbeat of a learner would sleep for a second.
         for each in self.learners:
-            each._attending = asyncio.get_running_loop().create_future()
+            each._heartbeats = asyncio.get_running_loop().create_future()
         await asyncio.gather(*(each.begin(Equal()) for each in self.learners))
 
     async def apply(self, *given: list[torch.Tensor] | None) -> list[bool]:

@@ -176,7 +176,7 @@ def build(algorithm: Algorithm[Any], space: Spaces, rng: Any, index: int, made: 
     if made is None:
         exchange: Any = LocalExchange(ctx, algorithm.optimizer, update.parameters, BUDGET)
     else:
-        edges = GroupEdges(*map(YieldingEdge, (made.attend, made.join, made.offer, made.combine)))
+        edges = GroupEdges(*map(YieldingEdge, (made.heartbeat, made.join, made.offer, made.combine)))
         exchange = AllReduce(ctx, algorithm.optimizer, update.parameters, BUDGET, edges)
 
     async def publish(weights: Any) -> None: ...

@@ -176,7 +176,7 @@ def test_a_round_ends_without_a_learner_whose_process_ended() -> None:
     async def scene() -> None:
         made, ctx = group()
         await entered(made, 0, 1)
-        alive = asyncio.create_task(made.attend(member(1)))
+        alive = asyncio.create_task(made.heartbeat(member(1)))
         waiting = asyncio.create_task(made.combine(member(0), part(3)))
         await settle()
         alive.cancel()
@@ -191,7 +191,7 @@ def test_the_end_of_an_earlier_incarnation_does_not_concern_the_next() -> None:
     async def scene() -> None:
         made, _ = group(learners=1)
         await made.join(member(0, incarnation=1), 0, 7)
-        old = asyncio.create_task(made.attend(member(0, incarnation=1)))
+        old = asyncio.create_task(made.heartbeat(member(0, incarnation=1)))
         await settle()
         await made.join(member(0, incarnation=2), 0, 7)
         old.cancel()
@@ -264,7 +264,7 @@ def test_newcomers_form_a_group_when_the_only_member_is_gone() -> None:
         made, ctx = group()
         running = asyncio.create_task(made.run())
         calls = [asyncio.create_task(made.join(member(index), update, 7)) for index, update in enumerate((9, 5))]
-        alive = asyncio.create_task(made.attend(member(0)))
+        alive = asyncio.create_task(made.heartbeat(member(0)))
         await settle()
         assert calls[0].done() and not calls[1].done()
         alive.cancel()  # before it gave its state to the other

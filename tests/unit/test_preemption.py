@@ -129,7 +129,7 @@ def test_a_learner_that_left_is_not_waited_for_and_does_not_wait() -> None:
     async def scene() -> None:
         made = Scene(3, share=0.6)
         await made.enter()
-        alive = asyncio.create_task(made.group.attend(Member(1, 1)))
+        alive = asyncio.create_task(made.group.heartbeat(Member(1, 1)))
         await made.insert(1, "b")
         gone, slow = made.collect(1), made.collect(2)
         await made.insert(2, "a")

@@ -174,7 +174,7 @@ def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: fl
         compression=learners.compression,
     )
     group = roles.LearnerGroup
-    edges = tuple(handle.edge(method) for method in (group.attend, group.join, group.offer, group.combine))
+    edges = tuple(handle.edge(method) for method in (group.heartbeat, group.join, group.offer, group.combine))
     return edges if preempt == 1.0 else (*edges, handle.edge(group.ready), handle.edge(group.preempt))
 
 

@@ -171,7 +171,7 @@ class Push(Named, Protocol):
     def __call__(self, gradient: GradientMessage, meta: GradientMeta, /) -> Awaitable[ParameterSlice | None]: ...
 
 
-class Attend(Named, Protocol):
+class Heartbeat(Named, Protocol):
     """Report to a group of learners that this one is alive; returns after part of the group's timeout."""
 
     def __call__(self, member: Member, /) -> Awaitable[None]: ...

@@ -22,7 +22,7 @@ from thespis.core.budget import Budget
 from thespis.core.compression_config import CompressionConfig
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
-from thespis.core.edges import Attend, Combine, HasBatch, JoinGroup, Offer, Preempt
+from thespis.core.edges import Combine, HasBatch, Heartbeat, JoinGroup, Offer, Preempt
 from thespis.core.payloads import Combined, Contribution, GradientMessage, Member
 from thespis.core.types import Array
 from thespis.exchange.codecs import cut_sections
@@ -39,7 +39,7 @@ _MEMORY = "compression/"
 class GroupEdges(NamedTuple):
     """The edges from a learner to its group."""
 
-    attend: Attend
+    heartbeat: Heartbeat
     join: JoinGroup
     offer: Offer
     combine: Combine
@@ -71,7 +71,7 @@ class AllReduce:
         self._compressor = _build_compressor(ctx, compression, self._parameters)
         self._member = Member(ctx.identity.index, ctx.identity.incarnation)
         self._replica: Replica | None = None
-        self._attending: asyncio.Future[None] | None = None
+        self._heartbeats: asyncio.Future[None] | None = None
         self._batch_steps = self._calls = 0
         self._newcomers = False
         self.leads = False
@@ -79,8 +79,8 @@ class AllReduce:
     async def begin(self, replica: Replica) -> None:
         """Enter the group, and load the state of another learner if this one's differs."""
         self._replica = replica
-        if self._attending is None:
-            self._attending = self._ctx.ahead(self._attend())
+        if self._heartbeats is None:
+            self._heartbeats = self._ctx.ahead(self._send_heartbeats())
         admission = await self._group.join(self._member, replica.updates, _digest_of(replica))
         if admission.state is not None:
             replica.restore(*admission.state)
@@ -173,10 +173,10 @@ class AllReduce:
             self._newcomers = False
             await self._group.offer(self._member, ({name: array.copy() for name, array in arrays.items()}, values))
 
-    async def _attend(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Say again and again that this learner is alive, also while it waits for a batch."""
         while True:
-            await self._group.attend(self._member)
+            await self._group.heartbeat(self._member)
 
     def _digest(self) -> int:
         digest = 0

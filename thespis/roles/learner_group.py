@@ -68,7 +68,7 @@ class LearnerGroup:
 
     description: ClassVar = RoleDescription(
         methods={
-            "attend": Method("gradients", takes="heartbeat"),
+            "heartbeat": Method("gradients", takes="signal"),
             "join": Method("gradients", gives="state"),
             "offer": Method("gradients", takes="state"),
             "combine": Method("gradients", takes="gradients", gives="gradients"),
@@ -128,7 +128,7 @@ class LearnerGroup:
 
     # -- edges ------------------------------------------------------------------------------------
 
-    async def attend(self, member: Member) -> None:
+    async def heartbeat(self, member: Member) -> None:
         """Note that a learner is alive. The runtime cancels pending calls at once when the learner's process ends."""
         self._hear(member)
         try:
