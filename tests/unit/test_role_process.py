@@ -34,16 +34,18 @@ def test_pending_calls_are_repeated_to_a_new_incarnation() -> None:
         process = RoleProcess(lambda message: None, Status(page))
         os.close(page)
         process._processes = {("queue", 0): "storage"}
-        old, new, took = RecordingConnection(), RecordingConnection(), list[int]()
+        old, new, took = RecordingConnection(), RecordingConnection(), list[tuple[int, int]]()
         process.attach_peer("storage", old)
         calls = [RemoteCall(("actor", 0, 1), number, 0, ("queue", 0), "insert", (number,)) for number in range(2)]
-        given_up, wanted = (process._deliver(call, "actor.queue.insert", took.append) for call in calls)
+        given_up, wanted = (
+            process._deliver(call, "actor.queue.insert", lambda *sizes: took.append(sizes)) for call in calls
+        )
         given_up.cancel()
         process.attach_peer("storage", new)
         assert [call for _, call in old.sent] == calls
         assert [call for _, call in new.sent] == calls[1:]
         process.on_message(new, (new.sent[0][0], ("done",)), 5)
-        assert await wanted == "done" and took == [10 + 10 + 5]
+        assert await wanted == "done" and took == [(10 + 10, 5)]
 
     asyncio.run(play())
 

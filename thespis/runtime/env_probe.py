@@ -25,12 +25,12 @@ import gymnasium as gym
 
 from thespis.core.env_config import EnvConfig
 from thespis.core.errors import EnvError, ThespisError
-from thespis.core.system.reaper import reaped
+from thespis.core.system.reaper import RUN_MARK, reaped
 from thespis.core.user_code import resolve
 from thespis.envs.make import describe_env, find_env
 from thespis.envs.space_json import dump_spaces, load_spaces
 from thespis.envs.spaces import Spaces
-from thespis.runtime.process import ENVIRONMENT, RUN_MARK, die_with_parent
+from thespis.runtime.process import ENVIRONMENT, die_with_parent
 
 _BUILTIN = ("gymnasium.envs.", "ale_py.", "thespis.envs.")
 _START_SECONDS = 300.0

@@ -19,9 +19,9 @@ from typing import Any
 from thespis.core.context import Report
 from thespis.core.program import Program
 from thespis.core.step_count import StepCount, shared_steps
-from thespis.core.system.reaper import reaped
+from thespis.core.system.reaper import RUN_MARK, reaped
 from thespis.runtime.managed_process import ProcessExited
-from thespis.runtime.process import RUN_MARK, Child, spawn
+from thespis.runtime.process import Child, spawn
 from thespis.runtime.role_process import StartCommand
 from thespis.runtime.session import Session
 from thespis.runtime.supervisor import Supervisor

@@ -21,7 +21,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO
 
-from thespis.core.system.reaper import kill_marked
+from thespis.core.system.reaper import PROCESS_MARK, RUN_MARK, kill_marked
 from thespis.core.system.threads import THREADS
 from thespis.core.watchdog import EnvPhase
 from thespis.runtime.control import Control
@@ -39,10 +39,6 @@ ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
 }
 """Environment variables of every process of a run, unless the user sets them."""
-RUN_MARK = "THESPIS_RUN"
-"""Environment variable that identifies the run. All descendants of a process of the run inherit it."""
-_PROCESS_MARK = "THESPIS_PROCESS"
-"""Environment variable that identifies one incarnation of a process of the run."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -197,7 +193,7 @@ def spawn(name: str, log: IO[bytes], run: str, loop: AbstractEventLoop, steps: i
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    env={**ENVIRONMENT, **os.environ, RUN_MARK: run, _PROCESS_MARK: mark},
+                    env={**ENVIRONMENT, **os.environ, RUN_MARK: run, PROCESS_MARK: mark},
                 )
                 status = Status(page)
             finally:
@@ -206,4 +202,4 @@ def spawn(name: str, log: IO[bytes], run: str, loop: AbstractEventLoop, steps: i
             undo.callback(process.kill)
             pidfd = os.pidfd_open(process.pid)
         undo.pop_all()
-    return Child(name, process, Control(ours, loop), pidfd, arena, status, f"{_PROCESS_MARK}={mark}")
+    return Child(name, process, Control(ours, loop), pidfd, arena, status, f"{PROCESS_MARK}={mark}")

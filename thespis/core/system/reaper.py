@@ -18,14 +18,21 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+RUN_MARK = "THESPIS_RUN"
+"""Environment variable that identifies a run. All descendants of a process of the run inherit it."""
+PROCESS_MARK = "THESPIS_PROCESS"
+"""Environment variable that identifies one incarnation of a process of a run."""
 _SECONDS = 5.0
 """How long to search: a process that is just starting carries the mark only a moment later."""
 
 
 @contextmanager
 def reaped(name: str, value: str, directory: Path | None = None) -> Iterator[None]:
-    """Kill all processes with `name=value` in their environment, and remove `directory`, when this process exits."""
-    environment = {other: given for other, given in os.environ.items() if other != name}
+    """Kill all processes with `name=value` in their environment, and remove `directory`, when this process exits.
+
+    The reaper itself has no mark: whoever kills the descendants of this process would kill it before its work is done.
+    """
+    environment = {other: given for other, given in os.environ.items() if other not in (name, RUN_MARK, PROCESS_MARK)}
     reaper = subprocess.Popen(
         [sys.executable, "-S", __file__, f"{name}={value}", *([] if directory is None else [str(directory)])],
         stdin=subprocess.PIPE,
