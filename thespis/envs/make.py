@@ -36,7 +36,7 @@ def make_envs(
     """
     if num_envs < 1:
         raise ThespisError(f"cannot make {num_envs} environments; ask for at least 1")
-    cfg = env if isinstance(env, EnvConfig) else EnvConfig(env)
+    cfg = EnvConfig(env) if isinstance(env, str) or callable(env) else env
     source = resolve(cfg.env)
     spec = find_env(source) if isinstance(source, str) else None
     try:
