@@ -114,6 +114,18 @@ class Pull:
 # -- event loop -------------------------------------------------------------------------------------
 
 
+class UnusedReplica:
+    """A learner whose state the exchange never uses, because a parameter server holds it."""
+
+    updates = 0
+
+    def state(self) -> Any:
+        raise NotImplementedError
+
+    def restore(self, arrays: Any, values: Any) -> None:
+        raise NotImplementedError
+
+
 def play(scene: Coroutine[Any, Any, None], seconds: float = 20.0) -> None:
     """Run a scene, which must end within `seconds`."""
     asyncio.run(asyncio.wait_for(scene, seconds))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import FakeContext, YieldingEdge, play
+from fakes import FakeContext, UnusedReplica, YieldingEdge, play
 
 from thespis.core.budget import Budget
 from thespis.core.compression_config import CompressionConfig
@@ -150,18 +150,6 @@ def test_bytes_are_counted_before_and_after() -> None:
 # -- workers of a parameter server ------------------------------------------------------------------
 
 
-class Nobody:
-    """A learner of whom an exchange with a parameter server needs nothing."""
-
-    updates = 0
-
-    def state(self) -> Any:
-        raise NotImplementedError
-
-    def restore(self, arrays: Any, values: Any) -> None:
-        raise NotImplementedError
-
-
 def network() -> torch.nn.Sequential:
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(20, 10), torch.nn.Linear(10, 3))
@@ -189,7 +177,7 @@ def test_servers_apply_what_a_worker_sends(method: str, shards: int) -> None:
 
     async def scene() -> None:
         made, like = worker(shards, method), network()
-        await made.begin(Nobody())
+        await made.begin(UnusedReplica())
         start, total = made._flat.copy(), np.zeros(243)
         for update in range(20):
             given = gradients(like, update)
@@ -212,7 +200,7 @@ def test_servers_apply_what_a_worker_sends(method: str, shards: int) -> None:
 def test_a_gradient_that_is_not_finite_does_not_enter_the_memory(value: float) -> None:
     async def scene() -> None:
         made, like = worker(1, "topk"), network()
-        await made.begin(Nobody())
+        await made.begin(UnusedReplica())
         await made.apply(gradients(like, 0))
         before = made.state()["compression/0/memory"].copy()
         bad = gradients(like, 1)

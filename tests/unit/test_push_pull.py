@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import FakeContext, YieldingEdge, play
+from fakes import FakeContext, UnusedReplica, YieldingEdge, play
 from gymnasium import spaces
 
 from thespis.algorithms.updates.vtrace import VTraceUpdate
@@ -74,18 +74,6 @@ def random_unroll(seed: int, steps: int = 6, batch: int = 2) -> Unroll:
     )
 
 
-class Nobody:
-    """A learner whose state the exchange with a parameter server never uses."""
-
-    updates = 0
-
-    def state(self) -> Any:
-        raise NotImplementedError
-
-    def restore(self, arrays: Any, values: Any) -> None:
-        raise NotImplementedError
-
-
 class Stored:
     """A source of given unrolls."""
 
@@ -113,7 +101,7 @@ def test_workers_in_lock_step_equal_one_with_all_their_environments(kind: str) -
         alone = FakeContext(Identity("learner", 0, run_seed=0))
         one = learner(alone, single, LocalExchange(alone, optimizer, list(single.parameters()), Budget(10_000)))
         for each in exchanges:
-            await each.begin(Nobody())
+            await each.begin(UnusedReplica())
         for update in range(5):
             unrolls = [random_unroll(10 * update + index) for index in range(4)]
             await asyncio.gather(*(worker.learn(part) for worker, part in zip(workers, unrolls, strict=True)))
@@ -131,7 +119,7 @@ def test_what_is_pulled_is_what_was_pushed_into(shards: int) -> None:
         made, parts = network(), servers(shards, OptimizerConfig(kind="sgd", learning_rate=1.0))
         edge = exchange(0, made, parts)
         before = flat(made)
-        await edge.begin(Nobody())
+        await edge.begin(UnusedReplica())
         np.testing.assert_array_equal(flat(made), before)
         gradients = [torch.full_like(parameter, 0.5) for parameter in made.parameters()]
         edge.begin_batch(10)
@@ -155,7 +143,7 @@ def test_the_whole_gradient_is_clipped_before_it_is_cut() -> None:
     async def scene() -> None:
         made, parts = network(), servers(3, OptimizerConfig(kind="sgd", learning_rate=1.0))
         edge = exchange(0, made, parts, clip=1.0)
-        await edge.begin(Nobody())
+        await edge.begin(UnusedReplica())
         before = flat(made)
         edge.begin_batch(1)
         await edge.apply([torch.full_like(parameter, 3.0) for parameter in made.parameters()])
@@ -170,7 +158,7 @@ def test_gradients_that_are_not_finite_are_not_sent_but_their_steps_are_counted(
     async def scene() -> None:
         made, parts = network(), servers(2, OptimizerConfig(kind="sgd", learning_rate=1.0), mode="sync")
         edge = exchange(0, made, parts)
-        await edge.begin(Nobody())
+        await edge.begin(UnusedReplica())
         bad = [torch.full_like(parameter, float("nan")) for parameter in made.parameters()]
         for gradients in (bad, None):
             edge.begin_batch(10)
@@ -200,7 +188,7 @@ def test_a_schedule_follows_the_steps_of_all_learners() -> None:
             nets = [network(), network()]
             edges: list[Any] = [build(index, made) for index, made in enumerate(nets)]
             for edge in edges:
-                await edge.begin(Nobody())
+                await edge.begin(UnusedReplica())
             for edge, bad in ((edges[0], True), (edges[1], False)):
                 edge.begin_batch(2_500)
                 await edge.apply(None if bad else [torch.ones_like(p) for p in nets[0].parameters()])
@@ -217,7 +205,7 @@ def test_a_shard_that_lost_everything_is_given_the_workers_copy() -> None:
         optimizer = OptimizerConfig(kind="sgd", learning_rate=1.0)
         made, parts = network(), servers(2, optimizer)
         edge = exchange(0, made, parts)
-        await edge.begin(Nobody())
+        await edge.begin(UnusedReplica())
         gradients = [torch.ones_like(parameter) for parameter in made.parameters()]
         edge.begin_batch(1)
         await edge.apply(gradients)
@@ -248,7 +236,7 @@ def test_one_hogwild_worker_does_what_a_server_does(kind: str) -> None:
             for index, made in enumerate((shared, network()))
         ]
         for each in (edge, *wild):
-            await each.begin(Nobody())
+            await each.begin(UnusedReplica())
         for seed in range(4):
             torch.manual_seed(seed)
             gradients = [torch.randn_like(parameter) for parameter in shared.parameters()]

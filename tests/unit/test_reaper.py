@@ -21,7 +21,7 @@ with reaped("THESPIS_SOCKET", "name", Path(sys.argv[1])):
 """
 
 
-def test_whoever_kills_the_descendants_of_a_process_spares_its_reaper(tmp_path: Path) -> None:
+def test_killing_the_descendants_of_a_process_spares_its_reaper(tmp_path: Path) -> None:
     directory = tmp_path / "socket"
     directory.mkdir()
     marks = {RUN_MARK: "run-of-this-test", PROCESS_MARK: "process-of-this-test"}

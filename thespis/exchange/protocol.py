@@ -70,7 +70,7 @@ class Exchange(Protocol):
 
 
 class Alone:
-    """Base of exchanges of a learner that has no equals: it needs nobody's statistics."""
+    """Base of exchanges of a learner without equals. It needs no statistics but its own."""
 
     shared: ClassVar = False
     leads: ClassVar = True

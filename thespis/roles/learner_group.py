@@ -61,8 +61,8 @@ class LearnerGroup:
 
     A learner that collects its batch may wait for `preempt`, which tells it that enough others have theirs.
 
-    The members are those of the highest update: a learner that falls behind, e.g. because it was stopped, is told so by
-    the reply None, and enters again. After its own restart the group forms anew. The error memory of compressed
+    The members are those of the highest update. A learner that falls behind, e.g. because it was stopped, receives the
+    reply None and enters again. After its own restart the group forms anew. The error memory of compressed
     gradients is its only state; a restart loses it.
     """
 

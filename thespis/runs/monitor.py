@@ -116,16 +116,6 @@ class Monitor:
         """Counts of everything dropped, by kind."""
         return self._counted("dropped/")
 
-    @property
-    def learner_events(self) -> dict[str, int]:
-        """How often learners of a group were lost, entered, or made the others skip an update, by kind."""
-        return self._counted("group/")
-
-    @property
-    def gradients(self) -> dict[str, int]:
-        """Bytes of compressed gradients before and after compression, and error memories lost; empty for float32."""
-        return self._counted("gradients/")
-
     def _counted(self, prefix: str) -> dict[str, int]:
         return {name.removeprefix(prefix): n for name, n in self.counters.items() if name.startswith(prefix)}
 
@@ -290,8 +280,7 @@ class Monitor:
             row["eval/mean_reward"] = self.eval_reward
         if self.samples_per_insert is not None:
             row["replay/samples_per_insert"] = self.samples_per_insert
-        row.update({f"group/{name}": count for name, count in self.learner_events.items()})
-        row.update({f"gradients/{name}": count for name, count in self.gradients.items()})
+        row.update({name: n for name, n in self.counters.items() if name.startswith(("group/", "gradients/"))})
         if seconds > 0.0:
             row.update({f"edge/{name}/bytes_per_s": n / seconds for name, n in interval.bytes.items()})
         for role, share in interval.roles().items():
@@ -341,8 +330,8 @@ class Monitor:
             },
             "restarts": sum(self.restarts.values()),
             "dropped": self.dropped,
-            "learner_events": self.learner_events,
-            "gradients": self.gradients,
+            "learner_events": self._counted("group/"),
+            "gradients": self._counted("gradients/"),
             "nodes": self.nodes,
             "weights_sha256": weights_sha256,
         }

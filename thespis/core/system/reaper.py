@@ -30,7 +30,7 @@ _SECONDS = 5.0
 def reaped(name: str, value: str, directory: Path | None = None) -> Iterator[None]:
     """Kill all processes with `name=value` in their environment, and remove `directory`, when this process exits.
 
-    The reaper itself has no mark: whoever kills the descendants of this process would kill it before its work is done.
+    The reaper itself has no mark: a call of `kill_marked` for this process must not end the reaper before its work.
     """
     environment = {other: given for other, given in os.environ.items() if other not in (name, RUN_MARK, PROCESS_MARK)}
     reaper = subprocess.Popen(
