@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from thespis.algorithms.ppo import PPO
 from thespis.algorithms.updates.gae import gae
+from thespis.algorithms.updates.minibatch import explained_variance
 from thespis.algorithms.updates.optimizers import SGD
 from thespis.algorithms.updates.ppo import Minibatch, PPOUpdate, clipped_surrogate, clipped_value_loss, normalised
 from thespis.core.config import NetworkConfig
@@ -290,3 +291,10 @@ def test_a_batch_without_transitions_teaches_nothing() -> None:
     update, batch = build(), random_unroll()
     batch.valid[:] = False
     assert parts(update, batch) == []
+
+
+def test_a_batch_without_a_valid_row_explains_no_variance() -> None:
+    """Every step of a short unroll may be the reset after an episode. torch warns about the variance of nothing."""
+    values = torch.tensor([1.0, 2.0])
+    assert explained_variance(values, values) == 1.0
+    assert explained_variance(values[:0], values[:0]) == 0.0

@@ -91,5 +91,7 @@ class Minibatch:
 
 
 def explained_variance(values: Tensor, targets: Tensor) -> Tensor:
-    """1 - Var(targets - values) / Var(targets), over rows `[N]`: 1 for perfect values, 0 for a constant."""
+    """1 - Var(targets - values) / Var(targets), over rows `[N]`: 1 for perfect values, 0 for a constant or no rows."""
+    if not len(targets):
+        return torch.zeros(())
     return 1.0 - (targets - values).var(correction=0) / targets.var(correction=0).clamp(min=1e-8)
