@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +100,11 @@ class _Record:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, name) for name in self.__slots__)
+
+    def map(self, function: Callable[[Array], Array], **others: Any) -> Self:
+        """Return a record of `function(array)` for every array, and of `others` for the fields that they name."""
+        values = {name: map_tree(function, getattr(self, name)) for name in self.__slots__ if name not in others}
+        return type(self)(**values, **others)
 
 
 @dataclass(slots=True)
@@ -219,21 +224,7 @@ class TransitionBatch(_AllValid, _ReplayRecord):
 
     def part(self, start: int, end: int) -> TransitionBatch:
         """Return transitions `start` to `end` as views."""
-
-        def cut(leaf: Array) -> Array:
-            return leaf[start:end]
-
-        return TransitionBatch(
-            obs=map_tree(cut, self.obs),
-            actions=cut(self.actions),
-            rewards=cut(self.rewards),
-            discounts=cut(self.discounts),
-            next_obs=map_tree(cut, self.next_obs),
-            versions=cut(self.versions),
-            weights=cut(self.weights),
-            keys=cut(self.keys),
-            env_steps_at_sample=self.env_steps_at_sample,
-        )
+        return self.map(lambda leaf: leaf[start:end], env_steps_at_sample=self.env_steps_at_sample)
 
 
 @dataclass(slots=True)
@@ -272,17 +263,9 @@ class SequenceBatch(_ReplayRecord):
         def cut(leaf: Array) -> Array:
             return leaf[:, start:end]
 
-        inputs = self.inputs
-        return SequenceBatch(
-            inputs=Inputs(
-                map_tree(cut, inputs.obs), cut(inputs.first), cut(inputs.last_action), cut(inputs.last_reward)
-            ),
-            actions=cut(self.actions),
-            rewards=cut(self.rewards),
-            discounts=cut(self.discounts),
-            ahead=cut(self.ahead),
-            valid=cut(self.valid),
-            versions=cut(self.versions),
+        return self.map(
+            cut,
+            inputs=self.inputs.map(cut),
             state=tuple(part[start:end] for part in self.state),
             weights=self.weights[start:end],
             keys=self.keys[start:end],
