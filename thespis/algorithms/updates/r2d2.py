@@ -13,7 +13,7 @@ from thespis.algorithms.updates.priorities import mixed_priorities
 from thespis.algorithms.updates.rescaling import rescale, unscale
 from thespis.algorithms.updates.update import Gradients
 from thespis.core.errors import NonFiniteLoss
-from thespis.core.types import SequenceBatch, State, map_tree
+from thespis.core.types import SequenceBatch, map_tree
 from thespis.networks.inputs import TensorInputs, as_tensor, tensor_inputs
 from thespis.networks.policies import PolicyNetwork
 
@@ -35,10 +35,6 @@ class R2D2Update(ValueUpdate):
     def __init__(self, network: PolicyNetwork, cfg: R2D2) -> None:
         super().__init__(network, cfg.target_period, prioritised=bool(cfg.items.replay.priority_exponent))
         self._cfg = cfg
-
-    def initial_state(self, number: int) -> State:
-        """The initial recurrent state of `number` sequences without a stored state."""
-        return tuple(part.numpy() for part in self.network.initial_state(number))
 
     def gradients(self, batch: SequenceBatch, want_metrics: bool = False) -> Gradients:
         """Gradients of the Huber loss, and new priorities."""
