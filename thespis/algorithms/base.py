@@ -155,12 +155,6 @@ class Algorithm(Generic[Items]):
         raise NotImplementedError
 
 
-def check_feed_forward(network: NetworkConfig) -> None:
-    """Refuse an LSTM: a batch of transitions lacks the steps before each transition."""
-    if network.lstm:
-        raise ThespisError("the algorithm learns from single transitions, so --network.lstm must stay 0")
-
-
 def carried_items(config: type[Any]) -> tuple[str, ...]:
     """The kinds of item that an architecture carries, from its annotation `algorithm: Algorithm[Unrolls | Rounds]`.
 

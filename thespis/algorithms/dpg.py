@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from thespis.algorithms.base import Algorithm, Exploration, check_feed_forward
+from thespis.algorithms.base import Algorithm, Exploration
 from thespis.core.bounds import Count, Fraction, Positive
 from thespis.core.config import ReplayConfig, RewardConfig, Transitions
 from thespis.core.errors import ThespisError
@@ -70,9 +70,6 @@ class DPG(Algorithm[Transitions]):
     exploration: Exploration = inline(NoiseLadder)
     reward: RewardConfig = field(default_factory=RewardConfig)
     network: DPGNetworkConfig = field(default_factory=DPGNetworkConfig)
-
-    def __post_init__(self) -> None:
-        check_feed_forward(self.network)
 
     def validate(self, spaces: Spaces) -> None:
         """Refuse actions that are not a bounded Box, and custom networks without a critic."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from thespis.algorithms.base import Algorithm, Exploration, check_feed_forward
+from thespis.algorithms.base import Algorithm, Exploration
 from thespis.core.bounds import Count, CountOrZero, Fraction, NonNegative, Threshold
 from thespis.core.config import QNetworkConfig, RewardConfig, Transitions
 from thespis.core.settings import inline
@@ -109,7 +109,7 @@ class DQN(DiscreteQ, Algorithm[Transitions]):
     network: QNetworkConfig = field(default_factory=QNetworkConfig)
 
     def __post_init__(self) -> None:
-        check_feed_forward(self.network)
+        self.network.check_feed_forward()
 
     def build_update(
         self, network: PolicyNetwork, rng: np.random.Generator, count_updates: Callable[[], int] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from thespis.algorithms.base import Algorithm, check_feed_forward
+from thespis.algorithms.base import Algorithm
 from thespis.core.bounds import Bounds, Count, Fraction, Positive
 from thespis.core.config import RewardConfig, Transitions
 from thespis.core.errors import ThespisError
@@ -48,7 +48,6 @@ class SAC(Algorithm[Transitions]):
     network: DPGNetworkConfig = field(default_factory=DPGNetworkConfig)
 
     def __post_init__(self) -> None:
-        check_feed_forward(self.network)
         if self.items.replay.actor_priorities:
             raise ThespisError(
                 "sac's actors have no TD errors, because they do not evaluate the critics; leave "

@@ -60,6 +60,11 @@ class NetworkConfig:
     normalize_observations: bool = False
     """Normalise vector observations by running statistics. The learner keeps them and publishes them with weights."""
 
+    def check_feed_forward(self) -> None:
+        """Refuse an LSTM: a batch of transitions lacks the steps before each transition."""
+        if self.lstm:
+            raise ThespisError("the algorithm learns from single transitions, so --network.lstm must stay 0")
+
 
 @dataclass(frozen=True)
 class QNetworkConfig(NetworkConfig):

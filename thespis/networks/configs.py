@@ -22,6 +22,7 @@ class DPGNetworkConfig(NetworkConfig):
     """Hidden layer sizes of the critic's MLP, at least two. The action enters at the second layer."""
 
     def __post_init__(self) -> None:
+        self.check_feed_forward()
         if len(self.critic_hidden) < 2:
             raise ThespisError(
                 "the action enters the critic at its second layer; give --network.critic-hidden at least two layers"
