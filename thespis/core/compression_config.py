@@ -15,12 +15,7 @@ _SHARE, _RANK = 0.01, 2
 class CompressionConfig:
     """Compression of the gradients that learners send."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = (
-        "gradients",
-        "gradients_share",
-        "gradients_rank",
-        "gradients_feedback",
-    )
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("gradients", "gradients_share", "gradients_rank", "gradients_feedback")
 
     gradients: Literal["float32", "float16", "bfloat16", "int8", "topk", "sign", "powersgd"] = "float32"
     """Form of gradients in messages: float32 (exact), float16 or bfloat16 (half the bytes), int8 (a quarter), topk
@@ -52,3 +47,7 @@ class CompressionConfig:
         detail = {"topk": f" of {self.gradients_share:g}", "powersgd": f" of rank {self.gradients_rank}"}
         feedback = "with" if self.gradients_feedback else "without"
         return f"gradients: {self.gradients}{detail.get(self.gradients, '')}, {feedback} error feedback"
+
+
+UNCOMPRESSED = CompressionConfig()
+"""Gradients in float32."""

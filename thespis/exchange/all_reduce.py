@@ -19,7 +19,7 @@ from torch import Tensor
 
 from thespis.algorithms.updates.optimizers import clip_gradients
 from thespis.core.budget import Budget
-from thespis.core.compression_config import CompressionConfig
+from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.edges import Combine, HasBatch, Heartbeat, JoinGroup, Offer, Preempt
@@ -63,9 +63,9 @@ class AllReduce:
         parameters: Sequence[Tensor],
         budget: Budget,
         group: GroupEdges,
-        compression: CompressionConfig | None = None,
+        compression: CompressionConfig = UNCOMPRESSED,
     ) -> None:
-        """`compression`: of the gradients that are sent to the group; by default they are float32."""
+        """`compression`: of the gradients that are sent to the group."""
         self._ctx, self._group, self._parameters = ctx, group, list(parameters)
         self._optimizer, self._clip = ScheduledOptimizer(ctx, cfg, parameters, budget), cfg.clip or math.inf
         self._compressor = _build_compressor(ctx, compression, self._parameters)
@@ -195,8 +195,8 @@ def _digest_of(replica: Replica) -> int:
     return digest
 
 
-def _build_compressor(ctx: Context, cfg: CompressionConfig | None, parameters: Sequence[Tensor]) -> Compressor | None:
-    if cfg is None or not cfg.compresses:
+def _build_compressor(ctx: Context, cfg: CompressionConfig, parameters: Sequence[Tensor]) -> Compressor | None:
+    if not cfg.compresses:
         return None
     layout = [(str(index), list(parameter.shape)) for index, parameter in enumerate(parameters)]
     sections = cut_sections(layout, slice(0, sum(parameter.numel() for parameter in parameters)))

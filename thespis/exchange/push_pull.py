@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from thespis.algorithms.updates.optimizers import clip_gradients
-from thespis.core.compression_config import CompressionConfig
+from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.context import Context
 from thespis.core.edges import After, Join, Push
 from thespis.core.edges import PullSlice as PullSlice
@@ -57,12 +57,12 @@ class PushPull(Alone):
         pushes: Sequence[Push],
         *,
         clip: float,
-        compression: CompressionConfig | None = None,
+        compression: CompressionConfig = UNCOMPRESSED,
         by_steps: bool = True,
     ) -> None:
         """`by_steps`: servers that average gradients weight this worker's by its batch size.
 
-        `compression`: of pushed gradients; by default they are float32.
+        `compression`: of pushed gradients.
         """
         self._ctx, self._joins, self._pushes = ctx, joins, pushes
         self._clip, self._by_steps = clip, by_steps
@@ -70,7 +70,7 @@ class PushPull(Alone):
         self._flat = flatten_parameters(network)
         self._bounds = cut_slices(len(self._flat), len(pushes))
         self._compressors: list[Compressor] = []  # one per shard, none if gradients are float32
-        if compression is not None and compression.compresses:
+        if compression.compresses:
             sections = [cut_sections(self._layout, bounds) for bounds in self._bounds]
             refuse_rank(compression, sections)
             self._compressors = [Compressor(ctx, compression, part) for part in sections]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from thespis.core.compression_config import CompressionConfig
+from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.context import Context
 from thespis.core.errors import ThespisError
 from thespis.core.payloads import Admission, Combined, Contribution, GradientMessage, Member, RoleState
@@ -86,7 +86,7 @@ class LearnerGroup:
         timeout: float,
         averages: bool,
         preempt_share: float = 1.0,
-        compression: CompressionConfig | None = None,
+        compression: CompressionConfig = UNCOMPRESSED,
     ) -> None:
         """`learners`: how many a new run waits for. `averages`: combine gradients to their mean over all rows.
 
@@ -96,7 +96,7 @@ class LearnerGroup:
         """
         self._ctx, self._learners, self._timeout, self._averages = ctx, learners, timeout, averages
         self._preempt_share = preempt_share
-        self._compressor = GroupCompressor(ctx, compression) if compression and compression.compresses else None
+        self._compressor = GroupCompressor(ctx, compression) if compression.compresses else None
         # A group that is formed again has waited for its learners before.
         self._form_seconds = _FORM_SECONDS if not ctx.identity.restarts else timeout / _TICKS
         self._members: dict[int, int] = {}
