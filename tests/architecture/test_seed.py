@@ -19,7 +19,7 @@ from fakes import Insert, Pull, YieldingContext, run_until
 
 from thespis import train
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import build_inference, build_remote_actor
+from thespis.architectures.inference import UnrollStorage, build_inference, build_remote_actor
 from thespis.architectures.seed import Config
 from thespis.cli.main import main
 from thespis.core.config import InferenceConfig, NetworkConfig, Unrolls
@@ -116,7 +116,7 @@ def test_the_learner_reproduces_what_was_acted(lstm: int, double: bool, on: Any)
 
     async def act() -> None:
         served = YieldingContext(Identity("inference", 0, run_seed=5))
-        server = build_inference(served, cfg, cfg.inference, pull, insert=insert)
+        server = build_inference(served, cfg, cfg.inference, pull, UnrollStorage(insert=insert))
 
         class Edge:
             def __init__(self, method: str) -> None:

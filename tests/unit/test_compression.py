@@ -14,10 +14,11 @@ from thespis.core.budget import Budget
 from thespis.core.compression_config import CompressionConfig
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Identity
+from thespis.core.edges import GroupEdges
 from thespis.core.errors import ThespisError
 from thespis.core.payloads import CompressedGradient
 from thespis.core.types import Array
-from thespis.exchange.all_reduce import AllReduce, GroupEdges
+from thespis.exchange.all_reduce import AllReduce
 from thespis.exchange.codecs import cut_sections
 from thespis.exchange.compression import Compressor, decompress
 from thespis.exchange.push_pull import PushPull

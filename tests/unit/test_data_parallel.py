@@ -32,9 +32,10 @@ from thespis.core.config import (
     Transitions,
 )
 from thespis.core.context import Identity
+from thespis.core.edges import GroupEdges
 from thespis.core.types import Array, Inputs, ReplaySample, SequenceBatch, TransitionBatch, Unroll
 from thespis.envs.spaces import Spaces
-from thespis.exchange.all_reduce import AllReduce, GroupEdges
+from thespis.exchange.all_reduce import AllReduce
 from thespis.exchange.local import LocalExchange
 from thespis.experience.concat import concat_batches
 from thespis.experience.writers import concatenate

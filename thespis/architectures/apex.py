@@ -15,17 +15,13 @@ from typing import ClassVar
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.dqn import DQN, EpsilonLadder
 from thespis.algorithms.r2d2 import Sequences
-from thespis.architectures.builders import (
-    add_evaluator,
-    add_weights,
-    validate_replay,
-)
+from thespis.architectures.builders import add_evaluator, validate_replay
 from thespis.architectures.learners import (
     ReplayLearnersConfig,
-    add_group,
-    add_own_replay,
+    add_own_replays,
+    add_own_weights,
     add_replay_actors,
-    add_replay_learner,
+    add_replay_learners,
 )
 from thespis.core.bounds import Count
 from thespis.core.config import Experiment, QNetworkConfig, ReplayConfig, Transitions
@@ -65,13 +61,8 @@ class Config(Experiment):
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own replay and actors."""
     p = Program("apex")
-    group, replays, pulls = add_group(p, cfg, cfg.group), [], []
-    for learner in cfg.group.indices:
-        replay = add_own_replay(p, cfg, learner)
-        weights = add_weights(cfg.group.place(p, "storage", learner))
-        add_replay_learner(cfg.group.place(p, None, learner), cfg, replay, weights.publish, group)
-        replays.append(replay)
-        pulls.append(weights.pull)
-    add_replay_actors(p, cfg, replays, pulls)
-    add_evaluator(p, cfg, pulls[0])
+    replays, stores = add_own_replays(p, cfg), add_own_weights(p, cfg)
+    add_replay_learners(p, cfg, replays, stores)
+    add_replay_actors(p, cfg, replays, stores)
+    add_evaluator(p, cfg, stores[0].pull)
     return p

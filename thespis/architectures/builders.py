@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from thespis import roles
-from thespis.architectures.inference_channels import build_client, build_listener
+from thespis.core.edges import ReplayEdges
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement, Program
 from thespis.experience.limiters import SamplesPerInsert
 
 if TYPE_CHECKING:
     from thespis.algorithms.r2d2 import Replayed
-    from thespis.core.config import Experiment, InferenceConfig, ReplayConfig
+    from thespis.core.config import Experiment, ReplayConfig
     from thespis.core.context import Context
-    from thespis.core.edges import Act, Draw, Insert, InsertStream, Next, Prioritise, Publish, Pull
-    from thespis.core.types import Stream, Unroll
+    from thespis.core.edges import Draw, Insert, InsertStream, Next, Prioritise, Publish, Pull
     from thespis.envs.autoreset import Environments
     from thespis.envs.spaces import Spaces
-    from thespis.experience.trajectory_assembler import StepMessage
     from thespis.networks.policies import PolicyNetwork
     from thespis.networks.policy_runner import PolicyRunner
 
@@ -179,6 +178,11 @@ class ReplayShards:
         prioritised = bool(self.items.replay.priority_exponent)
         return tuple(handle.edge(roles.Replay.prioritise) for handle in self.handles if prioritised)
 
+    @property
+    def edges(self) -> tuple[ReplayEdges, ...]:
+        """The edges for samples and priorities, by shard."""
+        return tuple(ReplayEdges(*each) for each in zip_longest(self.samples, self.priorities))
+
 
 def add_replay(
     p: Program, cfg: Experiment, place: Placement | None = None, actors: int | None = None, learners: int = 1
@@ -234,60 +238,6 @@ def refuse_shards(cfg: Experiment, reason: str) -> None:
     """Refuse a sharded replay; `reason` starts the error message."""
     if cfg.algorithm.items.replay.shards != 1:
         raise ThespisError(f"{reason}: --replay.shards must stay 1")
-
-
-# -- inference in another process -----------------------------------------------------------------
-
-
-def build_remote_actor(ctx: Context, cfg: Experiment, inference: InferenceConfig, act: Act) -> roles.Actor:
-    """An actor with a client of the inference server. It has no network, so its process does not import torch."""
-    size = cfg.envs_per_actor // inference.groups
-    groups = [build_environments(ctx, cfg, size, first=number * size) for number in range(inference.groups)]
-    policy = roles.RemotePolicy(ctx, build_client(ctx, cfg, inference, act, groups[0]))
-    return roles.Actor(ctx, groups, policy, None, cfg.algorithm.items.unroll_length, writer=policy)
-
-
-def build_inference(
-    ctx: Context,
-    cfg: Experiment,
-    inference: InferenceConfig,
-    following: Next,
-    insert: Insert | None = None,
-    insert_stream: InsertStream | None = None,
-    lockstep: bool = False,
-    actors: int | None = None,
-) -> roles.InferenceServer:
-    """An inference server that inserts unrolls into a queue (`insert`) or a replay (`insert_stream`).
-
-    With a replay it uses the algorithm's exploration. `lockstep`: after each unroll, an actor waits for the next
-    weight version. `actors`: the number of actors that call it; all by default.
-    """
-    from thespis.envs.spaces import action_row
-    from thespis.experience.trajectory_assembler import TrajectoryAssembler
-    from thespis.runs.spaces import spaces_of
-
-    runner, algorithm, total = build_policy_runner(ctx, cfg), cfg.algorithm, cfg.actors * cfg.envs_per_actor
-    rows = total if actors is None else actors * cfg.envs_per_actor
-    no_action = action_row(spaces_of(cfg).action_space)
-
-    def explore(message: StepMessage) -> Any:
-        first = message.stream.who[1] * cfg.envs_per_actor + message.start
-        return algorithm.exploration.amount(0, range(first, first + len(message.flags)), total)
-
-    def insert_unroll(stream: Stream, unroll: Unroll) -> Any:
-        assert insert is not None
-        return insert(unroll)
-
-    return roles.InferenceServer(
-        ctx,
-        runner,
-        TrajectoryAssembler(algorithm.items.unroll_length, runner.initial_state, no_action, return_discount(cfg)),
-        following,
-        insert_stream or insert_unroll,
-        roles.Batching(inference.batch_rows(rows), inference.inference_wait, lockstep),
-        explore=explore if insert_stream is not None else None,
-        listener=build_listener(ctx, cfg, inference),
-    )
 
 
 # -- evaluators -----------------------------------------------------------------------------------

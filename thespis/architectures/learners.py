@@ -8,10 +8,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from thespis import roles
-from thespis.architectures.builders import ReplayShards, add_replay, build_replay_actor, build_worker_network
+from thespis.architectures.builders import (
+    ReplayShards,
+    Weights,
+    add_replay,
+    add_weights,
+    build_replay_actor,
+    build_worker_network,
+)
 from thespis.core.bounds import Bounds, Count, CountOrZero, Positive, RoleCount
 from thespis.core.compression_config import CompressionConfig
 from thespis.core.config import Rounds, Unrolls
+from thespis.core.edges import GroupEdges, PreemptionEdges
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement, Program
 from thespis.core.settings import inline
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
     from thespis.algorithms.r2d2 import Replayed
     from thespis.core.config import Experiment
     from thespis.core.context import Context
-    from thespis.core.edges import Draw, Prioritise, Publish, Pull, Sample
+    from thespis.core.edges import Draw, Prioritise, Publish, Sample
     from thespis.core.types import Version
     from thespis.exchange.protocol import Exchange
     from thespis.experience.sources import Preemption
@@ -151,17 +159,13 @@ class PreemptionConfig:
         cfg.algorithm.check_batch(environments)
 
 
-GroupWiring = tuple[Any, ...]
-"""The edges from a learner to its group, in the order of `GroupEdges`; empty for a single learner."""
-
-
-def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: float = 1.0) -> GroupWiring:
+def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: float = 1.0) -> GroupEdges | None:
     """Add the group of several learners, in its own process, so that it outlives each of them.
 
-    `preempt`: see `PreemptionConfig`.
+    Returns None for a single learner. `preempt`: see `PreemptionConfig`.
     """
     if learners.learners == 1:
-        return ()
+        return None
     if learners.compression.compresses:
         p.notes.append(learners.compression.describe())
     handle: Handle[roles.LearnerGroup] = p.at(colocate="group", cpus=0, restarts=3).add(
@@ -174,30 +178,35 @@ def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: fl
         compression=learners.compression,
     )
     group = roles.LearnerGroup
-    edges = tuple(handle.edge(method) for method in (group.heartbeat, group.join, group.offer, group.combine))
-    return edges if preempt == 1.0 else (*edges, handle.edge(group.ready), handle.edge(group.preempt))
+    return GroupEdges(
+        heartbeat=handle.edge(group.heartbeat),
+        join=handle.edge(group.join),
+        offer=handle.edge(group.offer),
+        combine=handle.edge(group.combine),
+        preemption=PreemptionEdges(handle.edge(group.ready), handle.edge(group.preempt)) if preempt != 1.0 else None,
+    )
 
 
-def build_preemption(ctx: Context, group: GroupWiring, version: Callable[[], Version]) -> Preemption | None:
+def build_preemption(ctx: Context, group: GroupEdges | None, version: Callable[[], Version]) -> Preemption | None:
     """Preemption for the source of one of several learners; None without `--preempt`."""
-    from thespis.exchange.all_reduce import GroupEdges
     from thespis.experience.sources import Preemption
 
-    edges = GroupEdges(*group) if group else None
-    if edges is None or edges.ready is None or edges.preempt is None:
-        return None
-    return Preemption(ctx, edges.ready, edges.preempt, version)
+    return Preemption(ctx, *group.preemption, version) if group and group.preemption else None
 
 
-def build_learner_network(ctx: Context, cfg: Experiment, in_turns: bool = False, learners: int = 1) -> PolicyNetwork:
+def build_learner_network(
+    ctx: Context, cfg: Any, in_turns: bool = False, group: GroupEdges | None = None
+) -> PolicyNetwork:
     """A learner's network; sets the number of torch threads to its share of the cores that the actors leave.
 
     `in_turns`: actors and learner alternate, so the learner may use all cores. A small network uses one thread.
+    `group`: that of the learner, if several share the cores.
     """
     import torch
 
     made = build_worker_network(ctx, cfg)
     parameters = sum(parameter.numel() for parameter in made.parameters())
+    learners = cfg.group.learners if group else 1
     torch.set_num_threads(learner_threads(parameters, 0 if in_turns else cfg.actors, learners))
     return made
 
@@ -209,16 +218,16 @@ def build_central_learner(
     network: PolicyNetwork,
     publish: Publish,
     publish_every: int = 1,
-    group: GroupWiring = (),
+    group: GroupEdges | None = None,
 ) -> roles.Learner:
     """A learner that applies its own gradients, or those of its group, and publishes the weights."""
-    from thespis.exchange.all_reduce import AllReduce, GroupEdges
+    from thespis.exchange.all_reduce import AllReduce
     from thespis.exchange.local import LocalExchange
 
     optimizer = cfg.algorithm.optimizer
     update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
     exchange: Exchange = (
-        AllReduce(ctx, optimizer, update.parameters, cfg.budget, GroupEdges(*group), cfg.group.compression)
+        AllReduce(ctx, optimizer, update.parameters, cfg.budget, group, cfg.group.compression)
         if group
         else LocalExchange(ctx, optimizer, update.parameters, cfg.budget)
     )
@@ -232,8 +241,7 @@ def build_queue_learner(
     publish: Publish,
     unrolls: int,
     publish_every: int = 1,
-    group: GroupWiring = (),
-    learners: int = 1,
+    group: GroupEdges | None = None,
 ) -> roles.Learner:
     """A learner that takes `unrolls` unrolls from a queue per update.
 
@@ -247,13 +255,13 @@ def build_queue_learner(
     source: Source = QueueSource(ctx, sample, unrolls, preemption)
     if rounds:
         source = OnPolicyRounds(ctx, sample, unrolls, lambda: learner.version, preemption)
-    network = build_learner_network(ctx, cfg, in_turns=rounds, learners=learners)
+    network = build_learner_network(ctx, cfg, in_turns=rounds, group=group)
     learner = build_central_learner(ctx, cfg, source, network, publish, publish_every, group)
     return learner
 
 
 def add_queue_learner(
-    place: Placement, cfg: Any, sample: Sample, publish: Publish, unrolls: int, group: GroupWiring, every: int = 1
+    place: Placement, cfg: Any, sample: Sample, publish: Publish, unrolls: int, group: GroupEdges | None, every: int = 1
 ) -> None:
     """Add one of `cfg.group.learners` learners. `sample` is its edge to a queue, from which it takes `unrolls`.
 
@@ -268,7 +276,6 @@ def add_queue_learner(
         unrolls=unrolls,
         publish_every=every,
         group=group,
-        learners=cfg.group.learners,
     )
 
 
@@ -279,36 +286,20 @@ def build_replay_learner(
     prioritise: Sequence[Prioritise],
     publish: Publish,
     publish_every: int,
-    group: GroupWiring = (),
-    learners: int = 1,
+    group: GroupEdges | None = None,
 ) -> roles.Learner:
     """A learner that samples batches from a replay, or in equal parts from its shards."""
     from thespis.experience.sources import ReplaySource
 
     items: Replayed = cfg.algorithm.items
     source = ReplaySource(ctx, samples, items.batch, items.batches_per_draw, prioritise, divide=not group)
-    network = build_learner_network(ctx, cfg, learners=learners)
+    network = build_learner_network(ctx, cfg, group=group)
     return build_central_learner(ctx, cfg, source, network, publish, publish_every, group)
 
 
-def add_own_replay(p: Program, cfg: Any, learner: int) -> ReplayShards:
-    """Add the replay of one of `cfg.group.learners` learners, or its shards."""
-    learners: LearnersConfig = cfg.group
-    process = "storage" if cfg.algorithm.items.replay.shards == 1 else None
-    actors = learners.actors_of(learner, cfg.actors)
-    return add_replay(p, cfg, learners.place(p, process, learner), actors, learners.learners)
-
-
-def add_replay_actors(p: Program, cfg: Any, replays: Sequence[ReplayShards], pulls: Sequence[Pull]) -> None:
-    """Add all actors. Each has a local policy, and the replay and the weight store of one learner."""
-    place, memories = p.at(restarts=3, counts_as_actor=True), sum(len(replay.handles) for replay in replays)
-    for actor in range(cfg.actors):
-        learner = cfg.group.learner_of(actor)
-        insert = replays[learner].insert(actor)
-        place.add("actor", build_replay_actor, cfg, insert=insert, pull=pulls[learner], replays=memories)
-
-
-def add_replay_learner(place: Placement, cfg: Any, replay: ReplayShards, publish: Publish, group: GroupWiring) -> None:
+def add_replay_learner(
+    place: Placement, cfg: Any, replay: ReplayShards, publish: Publish, group: GroupEdges | None
+) -> None:
     """Add one of `cfg.group.learners` learners. It samples from the replay and sends it new priorities."""
     replace(place, replicated=True).add(
         "learner",
@@ -319,5 +310,37 @@ def add_replay_learner(place: Placement, cfg: Any, replay: ReplayShards, publish
         publish=publish,
         publish_every=cfg.publish_every,
         group=group,
-        learners=cfg.group.learners,
     )
+
+
+# -- the roles of several learners, each with its own replay and weight store -------------------------
+
+
+def add_own_replays(p: Program, cfg: Any) -> list[ReplayShards]:
+    """Add the replay of each learner, or its shards."""
+    learners: LearnersConfig = cfg.group
+    process = "storage" if cfg.algorithm.items.replay.shards == 1 else None
+    places = [learners.place(p, process, learner) for learner in learners.indices]
+    actors = [learners.actors_of(learner, cfg.actors) for learner in learners.indices]
+    return [add_replay(p, cfg, place, fed, len(places)) for place, fed in zip(places, actors, strict=True)]
+
+
+def add_own_weights(p: Program, cfg: Any) -> list[Weights]:
+    """Add the weight store of each learner, in the process of its replay."""
+    return [add_weights(cfg.group.place(p, "storage", learner)) for learner in cfg.group.indices]
+
+
+def add_replay_learners(p: Program, cfg: Any, replays: Sequence[ReplayShards], stores: Sequence[Weights]) -> None:
+    """Add the learners, and their group if there are several."""
+    group = add_group(p, cfg, cfg.group)
+    for learner, (replay, store) in enumerate(zip(replays, stores, strict=True)):
+        add_replay_learner(cfg.group.place(p, None, learner), cfg, replay, store.publish, group)
+
+
+def add_replay_actors(p: Program, cfg: Any, replays: Sequence[ReplayShards], stores: Sequence[Weights]) -> None:
+    """Add all actors. Each has a local policy, and the replay and the weight store of one learner."""
+    place, memories = p.at(restarts=3, counts_as_actor=True), sum(len(replay.handles) for replay in replays)
+    for actor in range(cfg.actors):
+        learner = cfg.group.learner_of(actor)
+        insert, pull = replays[learner].insert(actor), stores[learner].pull
+        place.add("actor", build_replay_actor, cfg, insert=insert, pull=pull, replays=memories)

@@ -9,29 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.r2d2 import R2D2, Sequences
-from thespis.architectures.builders import (
-    add_evaluator,
-    add_weights,
-    validate_replay,
-)
+from thespis.architectures.builders import add_evaluator, validate_replay
 from thespis.architectures.demonstrations import build_demonstrations, validate_demonstrations
 from thespis.architectures.learners import (
-    GroupWiring,
     ReplayLearnersConfig,
     add_group,
-    add_own_replay,
+    add_own_replays,
+    add_own_weights,
     add_replay_actors,
     build_central_learner,
     build_learner_network,
 )
 from thespis.core.bounds import Bounds, Count
 from thespis.core.config import Experiment
+from thespis.core.edges import ReplayEdges
 from thespis.core.errors import ThespisError
 from thespis.core.program import Program
 from thespis.core.settings import inline
@@ -39,7 +35,7 @@ from thespis.core.user_code import Spec
 
 if TYPE_CHECKING:
     from thespis.core.context import Context
-    from thespis.core.edges import Draw, Prioritise, Publish
+    from thespis.core.edges import GroupEdges, Publish
     from thespis.envs.spaces import Spaces
 
 
@@ -86,18 +82,16 @@ def validate(cfg: Config, spaces: Spaces) -> None:
 def build_learner(
     ctx: Context,
     cfg: Config,
-    samples: Sequence[Draw],
-    prioritise: Sequence[Prioritise],
-    demos: tuple[Draw, Prioritise | None],
+    replay: Sequence[ReplayEdges],
+    demos: ReplayEdges,
     publish: Publish,
-    group: GroupWiring = (),
+    group: GroupEdges | None,
 ) -> roles.Learner:
     """A learner that mixes sequences of the replay with demonstrations."""
     from thespis.experience.mixing import MixedSource, Origin
 
-    network, items = build_learner_network(ctx, cfg, learners=cfg.group.learners), cfg.algorithm.items
-    replay_ratio = (1.0 - cfg.demo_ratio) / len(samples)
-    shards = [Origin(replay_ratio, *edges) for edges in zip_longest(samples, prioritise)]
+    network, items = build_learner_network(ctx, cfg, group=group), cfg.algorithm.items
+    shards = [Origin((1.0 - cfg.demo_ratio) / len(replay), *edges) for edges in replay]
     demonstrations = Origin(cfg.demo_ratio, *demos)
 
     def initial_state(number: int) -> Any:
@@ -111,25 +105,13 @@ def build_learner(
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own replay, demonstrations and actors."""
     p = Program("r2d3")
-    group, replays, pulls = add_group(p, cfg, cfg.group), [], []
-    for learner in cfg.group.indices:
-        replay = add_own_replay(p, cfg, learner)
-        storage = cfg.group.place(p, "storage", learner)
-        weights = add_weights(storage)
-        demos = storage.add("demonstrations", build_demonstrations, cfg)
+    replays, stores, group = add_own_replays(p, cfg), add_own_weights(p, cfg), add_group(p, cfg, cfg.group)
+    for learner, (replay, store) in enumerate(zip(replays, stores, strict=True)):
+        demos = cfg.group.place(p, "storage", learner).add("demonstrations", build_demonstrations, cfg)
         prioritise = demos.edge(roles.Demonstrations.prioritise) if replay.priorities else None
-        replace(cfg.group.place(p, None, learner), replicated=True).add(
-            "learner",
-            build_learner,
-            cfg,
-            samples=replay.samples,
-            prioritise=replay.priorities,
-            demos=(demos.edge(roles.Demonstrations.sample), prioritise),
-            publish=weights.publish,
-            group=group,
-        )
-        replays.append(replay)
-        pulls.append(weights.pull)
-    add_replay_actors(p, cfg, replays, pulls)
-    add_evaluator(p, cfg, pulls[0])
+        edges = ReplayEdges(demos.edge(roles.Demonstrations.sample), prioritise)
+        place, publish = replace(cfg.group.place(p, None, learner), replicated=True), store.publish
+        place.add("learner", build_learner, cfg, replay=replay.edges, demos=edges, publish=publish, group=group)
+    add_replay_actors(p, cfg, replays, stores)
+    add_evaluator(p, cfg, stores[0].pull)
     return p

@@ -7,24 +7,15 @@ actor xN <----actions----- inference <--weights, within the process-------- lear
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from thespis import roles
 from thespis.algorithms.base import Algorithm, chosen
 from thespis.algorithms.r2d2 import Sequences
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import (
-    add_evaluator,
-    add_replay,
-    add_weights,
-    build_inference,
-    build_remote_actor,
-    refuse_shards,
-    validate_replay,
-)
-from thespis.architectures.inference_channels import validate_transport
+from thespis.architectures.builders import add_evaluator, add_replay, add_weights, refuse_shards, validate_replay
+from thespis.architectures.inference import UnrollStorage, build_inference, build_remote_actor, validate_transport
 from thespis.architectures.learners import (
-    GroupWiring,
     PreemptionConfig,
     QueueConfig,
     ReplayLearnersConfig,
@@ -39,7 +30,7 @@ from thespis.core.program import Placement, Program
 from thespis.core.settings import inline
 
 if TYPE_CHECKING:
-    from thespis.core.edges import Publish
+    from thespis.core.edges import GroupEdges, Publish
     from thespis.envs.spaces import Spaces
 
 
@@ -75,9 +66,8 @@ class Config(Experiment):
     @property
     def unrolls(self) -> int:
         """Number of unrolls per update of one learner; each holds one group of environments."""
-        return self.inference.groups * (
-            self.actors_per_learner if self.kind == Rounds.KIND else self.queue.batch_unrolls
-        )
+        per_group = self.actors_per_learner if self.kind == Rounds.KIND else self.queue.batch_unrolls
+        return self.inference.groups * per_group
 
     @property
     def kind(self) -> str:
@@ -93,18 +83,18 @@ def validate(cfg: Config, spaces: Spaces) -> None:
     validate_transport(cfg.inference)
 
 
-def add_learner(p: Program, cfg: Config, central: Placement, publish: Publish, group: GroupWiring) -> dict[str, Any]:
-    """Add a learner and its queue or replay. Returns the insert edge as keyword arguments of `build_inference`."""
-    threaded = replace(central, thread=True)
+def add_learner(p: Program, cfg: Config, place: Placement, publish: Publish, group: GroupEdges | None) -> UnrollStorage:
+    """Add a learner and its queue or replay. Returns where its inference server inserts unrolls."""
+    threaded = replace(place, thread=True)
     if cfg.kind == Sequences.KIND:
-        replay = add_replay(p, cfg, central, cfg.actors_per_learner, cfg.group.learners)
+        replay = add_replay(p, cfg, place, cfg.actors_per_learner, cfg.group.learners)
         add_replay_learner(threaded, cfg, replay, publish, group)
-        return {"insert_stream": replay.insert(0)}
+        return UnrollStorage(insert_stream=replay.insert(0))
     rounds, capacity = cfg.kind == Rounds.KIND, cfg.inference.groups * cfg.queue.queue_capacity
-    queue = central.add("queue", roles.Queue, capacity=cfg.unrolls if rounds else capacity)
+    queue = place.add("queue", roles.Queue, capacity=cfg.unrolls if rounds else capacity)
     sample = queue.edge(roles.Queue.sample, items=cfg.unrolls)
     add_queue_learner(threaded, cfg, sample, publish, cfg.unrolls, group, cfg.publish_every)
-    return {"insert": queue.edge(roles.Queue.insert), "lockstep": rounds}
+    return UnrollStorage(insert=queue.edge(roles.Queue.insert), lockstep=rounds)
 
 
 def program(cfg: Config) -> Program:
@@ -115,8 +105,8 @@ def program(cfg: Config) -> Program:
     for learner in cfg.group.indices:
         central = cfg.group.place(p, "learner", learner)
         weights = add_weights(central, hold_back=cfg.queue.forced_lag)
-        rest: Any = add_learner(p, cfg, central, weights.publish, group) | {"actors": cfg.actors_per_learner}
-        inference = central.add("inference", build_inference, cfg, cfg.inference, following=weights.following, **rest)
+        following, storage = weights.following, add_learner(p, cfg, central, weights.publish, group)
+        inference = central.add("inference", build_inference, cfg, cfg.inference, following=following, storage=storage)
         acts.append(inference.edge(roles.InferenceServer.act))
         pulls.append(weights.pull)
     actors = p.at(restarts=3, counts_as_actor=True)

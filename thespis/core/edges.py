@@ -7,7 +7,7 @@ method, so a type checker reports an edge that is passed for the wrong parameter
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from thespis.core.payloads import (
@@ -83,6 +83,13 @@ class Prioritise(Named, Protocol):
     """Set new priorities of the replay items with these keys."""
 
     def __call__(self, keys: Array, priorities: Array, /) -> Awaitable[None]: ...
+
+
+class ReplayEdges(NamedTuple):
+    """The edges from a learner to a replay buffer. `prioritise`: None if the replay samples uniformly."""
+
+    sample: Draw
+    prioritise: Prioritise | None
 
 
 class InsertLabelled(Named, Protocol):
@@ -205,6 +212,23 @@ class Preempt(Named, Protocol):
     """Wait until enough learners of a group have a batch for an update."""
 
     def __call__(self, member: Member, update: int, /) -> Awaitable[None]: ...
+
+
+class PreemptionEdges(NamedTuple):
+    """The edges by which the learners of a group cut each other's wait for a batch short."""
+
+    ready: HasBatch
+    preempt: Preempt
+
+
+class GroupEdges(NamedTuple):
+    """The edges from a learner to its group. `preemption`: None if all learners wait for whole batches."""
+
+    heartbeat: Heartbeat
+    join: JoinGroup
+    offer: Offer
+    combine: Combine
+    preemption: PreemptionEdges | None = None
 
 
 class PlaceOrder(Named, Protocol[RequestT, ResultT, OrderT]):

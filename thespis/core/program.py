@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import (
     TYPE_CHECKING,
@@ -94,6 +94,25 @@ class Edge:
         return f"{caller}.{self.service}.{self.method}"
 
 
+def edges_in(argument: Any) -> Iterator[Edge]:
+    """Iterate over the edges in an argument: an edge, or a tuple that holds some, e.g. to the shards of a service."""
+    if isinstance(argument, Edge):
+        yield argument
+    elif isinstance(argument, tuple):
+        for part in argument:
+            yield from edges_in(part)
+
+
+def replace_edges(argument: Any, function: Callable[[Edge], Any]) -> Any:
+    """Return the argument with every edge replaced by `function(edge)`. A named tuple keeps its class."""
+    if isinstance(argument, Edge):
+        return function(argument)
+    if not any(edges_in(argument)):
+        return argument
+    parts = [replace_edges(part, function) for part in argument]
+    return type(argument)(*parts) if hasattr(argument, "_fields") else tuple(parts)
+
+
 @dataclass(frozen=True, slots=True)
 class RoleSpec:
     """The specification of one role. The runtime calls `builder(ctx, *args, **settings)`, with functions for edges.
@@ -125,11 +144,8 @@ class RoleSpec:
 
     @property
     def edges(self) -> list[Edge]:
-        """All edges among the arguments. An argument may also be a tuple of edges, e.g. to the shards of a service."""
-        parts = (*self.args, *self.settings.values())
-        return [
-            edge for part in parts for edge in (part if isinstance(part, tuple) else (part,)) if isinstance(edge, Edge)
-        ]
+        """All edges among the arguments."""
+        return [edge for part in (*self.args, *self.settings.values()) for edge in edges_in(part)]
 
     @property
     def kind(self) -> type | None:

@@ -11,7 +11,7 @@ import asyncio
 import math
 import zlib
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from thespis.core.budget import Budget
 from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
-from thespis.core.edges import Combine, HasBatch, Heartbeat, JoinGroup, Offer, Preempt
+from thespis.core.edges import GroupEdges
 from thespis.core.payloads import Combined, Contribution, GradientMessage, Member
 from thespis.core.types import Array
 from thespis.exchange.codecs import cut_sections
@@ -34,17 +34,6 @@ _DIGEST_EVERY = 100
 """Updates between two comparisons of the learners' parameters."""
 _MEMORY = "compression/"
 """Start of the names under which the state holds the error memory, which differs between learners."""
-
-
-class GroupEdges(NamedTuple):
-    """The edges from a learner to its group."""
-
-    heartbeat: Heartbeat
-    join: JoinGroup
-    offer: Offer
-    combine: Combine
-    ready: HasBatch | None = None
-    preempt: Preempt | None = None
 
 
 class AllReduce:
