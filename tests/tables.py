@@ -13,8 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from thespis.algorithms import algorithms
-from thespis.algorithms.base import carried_items
+from thespis.algorithms import algorithms, carried_items
 from thespis.training.registry import PAIRS, architecture, architectures
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "algorithms.md"

@@ -14,8 +14,9 @@ from thespis.core.lazy import lazy_names
 if TYPE_CHECKING:
     from thespis import roles
     from thespis._train import train
+    from thespis.algorithms import chosen
     from thespis.algorithms.appo import APPO
-    from thespis.algorithms.base import Algorithm, Exploration, Sampled, chosen
+    from thespis.algorithms.base import Algorithm, Exploration, Sampled
     from thespis.algorithms.dpg import DPG, NoiseLadder
     from thespis.algorithms.dqn import DQN, EpsilonLadder, EpsilonSchedule
     from thespis.algorithms.es import ES, Episodes
@@ -178,7 +179,8 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "training.train": "train",
-    "algorithms.base": "Algorithm Exploration Sampled chosen",
+    "algorithms": "chosen",
+    "algorithms.base": "Algorithm Exploration Sampled",
     "algorithms.dpg": "DPG NoiseLadder",
     "algorithms.dqn": "DQN EpsilonLadder EpsilonSchedule",
     "algorithms.es": "ES Episodes",

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import thespis
-from thespis.algorithms import algorithms
-from thespis.algorithms.base import fitting_algorithms
+from thespis.algorithms import algorithms, fitting_algorithms
 from thespis.cli import help as cli_help
 from thespis.cli import main as cli_main
 from thespis.core.bounds import Bounds

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from thespis import load, resume, train
-from thespis.algorithms.base import fitting_algorithms
+from thespis.algorithms import fitting_algorithms
 from thespis.algorithms.ppo import PPO
 from thespis.algorithms.vtrace import VTrace
 from thespis.cli.main import main

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 
 from thespis import train
-from thespis.algorithms.base import fitting_algorithms
+from thespis.algorithms import fitting_algorithms
 from thespis.cli.main import main
 from thespis.core.bounds import Bounds, Count, Fraction, Positive, check_numbers, numbers_of
 from thespis.core.config import Experiment

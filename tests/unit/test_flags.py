@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from thespis.algorithms.base import fitting_algorithms
+from thespis.algorithms import fitting_algorithms
 from thespis.architectures import impala
 from thespis.cli import resume
 from thespis.cli.flags import expand

@@ -5,14 +5,12 @@ An algorithm does not know roles or processes.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from thespis.core.config import NetworkConfig, OptimizerConfig
 from thespis.core.errors import ThespisError
-from thespis.core.settings import inline
 from thespis.core.user_code import locate
 
 if TYPE_CHECKING:
@@ -153,61 +151,3 @@ class Algorithm(Generic[Items]):
         all learners; None if this learner makes all of them.
         """
         raise NotImplementedError
-
-
-def carried_items(config: type[Any]) -> tuple[str, ...]:
-    """The kinds of item that an architecture carries, from its annotation `algorithm: Algorithm[Unrolls | Rounds]`.
-
-    An architecture for a single algorithm may declare that class instead; it carries the items of that class.
-    """
-    hint = _declared(config)
-    items = typing.get_args(hint)[0] if typing.get_origin(hint) is Algorithm else typing.get_type_hints(hint)["items"]
-    return tuple(kind.KIND for kind in typing.get_args(items) or (items,))
-
-
-def fitting_algorithms(config: type[Any]) -> list[str]:
-    """Names of the algorithms that an architecture takes; its default comes first."""
-    from thespis.algorithms import algorithms
-
-    default = config().algorithm.name
-    return sorted(
-        (name for name, value in algorithms().items() if _fits(config, value)), key=lambda name: (name != default, name)
-    )
-
-
-def chosen(factory: Callable[[], Algorithm[Any]]) -> Any:
-    """A config field that holds an algorithm. `factory` builds the default; the user may choose another."""
-
-    def choose(given: Any, config: type[Any]) -> Algorithm[Any]:
-        from thespis.algorithms import algorithm
-
-        found = algorithm(given, fitting_algorithms(config))
-        check_carried(config, found)
-        return found
-
-    return inline(factory, choose=choose)
-
-
-def check_carried(config: type[Any], algorithm: Algorithm[Any]) -> None:
-    """Refuse an algorithm if the architecture does not carry its items."""
-    if not _fits(config, algorithm):
-        raise ThespisError(
-            f"--algorithm {algorithm.name} learns from {algorithm.items.KIND}, and this architecture carries "
-            f"{' or '.join(carried_items(config))}; choose {', '.join(fitting_algorithms(config))}"
-        )
-
-
-def _fits(config: type[Any], algorithm: Algorithm[Any]) -> bool:
-    kind = typing.get_origin(_declared(config)) or _declared(config)
-    return isinstance(algorithm, kind) and algorithm.items.KIND in carried_items(config)
-
-
-_DECLARED: dict[type[Any], Any] = {}
-"""Results of `_declared`: to resolve the annotations of a config takes milliseconds."""
-
-
-def _declared(config: type[Any]) -> Any:
-    """The annotated type of the field `algorithm`: `Algorithm[...]` or a subclass."""
-    if config not in _DECLARED:
-        _DECLARED[config] = typing.get_type_hints(config)["algorithm"]
-    return _DECLARED[config]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from thespis import roles
-from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms import chosen
+from thespis.algorithms.base import Algorithm
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import build_worker_network
 from thespis.architectures.sharding import (

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms import chosen
+from thespis.algorithms.base import Algorithm
 from thespis.algorithms.dqn import DQN, EpsilonLadder
 from thespis.algorithms.r2d2 import Sequences
 from thespis.architectures.builders import add_evaluator, validate_replay

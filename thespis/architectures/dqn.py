@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms import chosen
+from thespis.algorithms.base import Algorithm
 from thespis.algorithms.dqn import DQN
 from thespis.architectures.builders import add_evaluator, validate_replay
 from thespis.architectures.learners import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from thespis import roles
-from thespis.algorithms.base import chosen
+from thespis.algorithms import chosen
 from thespis.algorithms.es import ES
 from thespis.architectures.builders import build_environments, build_evaluator, build_worker_network
 from thespis.core.bounds import Count, NonNegative

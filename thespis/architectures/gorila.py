@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms import chosen
+from thespis.algorithms.base import Algorithm
 from thespis.algorithms.dqn import DQN
 from thespis.architectures.builders import add_replay, refuse_shards, validate_replay
 from thespis.architectures.sharding import (

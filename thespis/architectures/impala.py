@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thespis import roles
-from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms import chosen
+from thespis.algorithms.base import Algorithm
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import add_evaluator, add_weights, build_unroll_actor
 from thespis.architectures.learners import (

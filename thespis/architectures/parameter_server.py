@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms import chosen
+from thespis.algorithms.base import Algorithm
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import refuse_shards, validate_replay
 from thespis.architectures.sharding import (

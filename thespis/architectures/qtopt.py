@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from thespis import roles
-from thespis.algorithms.base import chosen
+from thespis.algorithms import chosen
 from thespis.algorithms.qtopt import QTOpt
 from thespis.architectures.builders import add_replay, validate_replay
 from thespis.architectures.demonstrations import build_demonstrations, validate_demonstrations

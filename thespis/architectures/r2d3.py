@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from thespis import roles
-from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms import chosen
+from thespis.algorithms.base import Algorithm
 from thespis.algorithms.r2d2 import R2D2, Sequences
 from thespis.architectures.builders import add_evaluator, validate_replay
 from thespis.architectures.demonstrations import build_demonstrations, validate_demonstrations

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from thespis import roles
-from thespis.algorithms.base import Algorithm, chosen
+from thespis.algorithms import chosen
+from thespis.algorithms.base import Algorithm
 from thespis.algorithms.r2d2 import Sequences
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import add_evaluator, add_replay, add_weights, refuse_shards, validate_replay

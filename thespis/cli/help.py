@@ -127,7 +127,7 @@ def _described(default: Experiment) -> Iterator[HelpEntry]:
 
 def _choices(config: type[Any]) -> str:
     """The help text of --algorithm."""
-    from thespis.algorithms.base import fitting_algorithms
+    from thespis.algorithms import fitting_algorithms
 
     names = ", ".join(fitting_algorithms(config))
     return f"Learning algorithm: {names}, or file.py::Class. Each has its own settings."

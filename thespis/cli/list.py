@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from thespis.algorithms import algorithms
-from thespis.algorithms.base import fitting_algorithms
+from thespis.algorithms import algorithms, fitting_algorithms
 from thespis.core.errors import ThespisError
 from thespis.training.registry import PAIRS, architecture, architectures
 

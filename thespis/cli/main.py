@@ -7,6 +7,10 @@ import sys
 import warnings
 from typing import TextIO
 
+from thespis import __version__
+from thespis.core.errors import ThespisError, ThespisWarning
+from thespis.core.system.threads import limit_threads
+
 HELP = """usage: thespis COMMAND ...
 
 Distributed reinforcement learning: classic architectures, one short file each.
@@ -33,17 +37,12 @@ _COMMANDS = ("train", "resume", "eval", "record", "compare", "plot", "list", "sh
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 success, 1 failed run, 2 user error, 130 interrupted."""
-    from thespis.core.errors import ThespisError
-    from thespis.core.system.threads import limit_threads
-
     limit_threads()  # a simulated run trains in this process
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0
     if words[0] == "--version":
-        from thespis import __version__
-
         print(f"thespis {__version__}")
         return 0
     try:
@@ -68,8 +67,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    from thespis.core.errors import ThespisError
-
     if words[0] not in _COMMANDS:
         raise ThespisError(f"there is no command {words[0]!r}; the commands are {', '.join(_COMMANDS)}")
     command = importlib.import_module(f"thespis.cli.{words[0]}")
@@ -89,8 +86,6 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Print a warning of Thespis as one line, like an error, and any other warning as Python does."""
-    from thespis.core.errors import ThespisWarning
-
     if issubclass(category, ThespisWarning):
         print(f"thespis: {message}", file=sys.stderr)
     else:

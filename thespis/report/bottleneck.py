@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from thespis.core.system.cores import available_cores
-from thespis.report.collect import Entry
+from thespis.report.results import Entry
 from thespis.report.statistics import Estimate, quantile
 from thespis.runs.terminal.formatting import format_number
 

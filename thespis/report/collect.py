@@ -6,7 +6,6 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -19,9 +18,11 @@ from thespis.core.errors import ThespisError
 from thespis.core.system.cores import available_cores
 from thespis.core.system.files import read_text
 from thespis.core.types import Array
+from thespis.report.bottleneck import explain_bottleneck
 from thespis.report.plan import FINISHED, Plan, network_line
+from thespis.report.results import Comparison, Entry
 from thespis.report.run_plan import Failure
-from thespis.report.statistics import Band, Estimate, band, estimate
+from thespis.report.statistics import band, estimate, mean_of
 from thespis.runs.directory import RunDirectory
 from thespis.runs.monitor import WINDOW, Mark
 from thespis.training.trained_run import TrainedRun
@@ -90,61 +91,8 @@ class Run:
         return Mark(float(seconds[there[0]]), int(steps[there[0]])) if len(there) else None
 
 
-@dataclass(frozen=True)
-class Entry:
-    """The results of one architecture in a comparison. `limit`: a paragraph on what limits its speed."""
-
-    name: str
-    network: str
-    actors: int
-    envs_per_actor: int
-    runs: list[dict[str, Any]]
-    failed: list[dict[str, Any]]
-    returns: Estimate
-    greedy_returns: Estimate
-    steps_per_second: Estimate
-    updates_per_second: Estimate
-    seconds_to_threshold: Estimate
-    steps_to_threshold: Estimate
-    samples_per_insert: Estimate
-    lag: dict[str, Any]
-    edges: dict[str, dict[str, Any]]
-    roles: dict[str, dict[str, Any]]
-    evaluators: list[str]
-    processes: dict[str, dict[str, Any]]
-    curves: dict[str, Band] = field(repr=False)
-    limit: str = ""
-
-    @property
-    def training_roles(self) -> dict[str, dict[str, Any]]:
-        """The roles without the evaluators."""
-        return {role: share for role, share in self.roles.items() if role not in self.evaluators}
-
-    @property
-    def cores(self) -> float | None:
-        """Mean number of cores in use: CPU seconds of all processes per second."""
-        spent = [process["cpu_seconds"] for process in self.processes.values()]
-        seconds = mean_of([run["wall_seconds"] for run in self.runs])
-        return sum(spent) / seconds if spent and seconds and None not in spent else None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The results of a comparison."""
-
-    env: str
-    on: str
-    budget: str
-    threshold: float | None
-    seeds: int
-    machine: dict[str, str]
-    entries: list[Entry]
-
-
 def collect(plan: Plan, failures: Sequence[Failure]) -> Comparison:
     """Collect the results of the finished runs of a plan."""
-    from thespis.report.bottleneck import explain_bottleneck
-
     entries = []
     for name in plan.architectures:
         paths = [plan.path(name, seed) for seed in range(plan.seeds)]
@@ -207,12 +155,6 @@ def _edges(runs: list[Run]) -> dict[str, dict[str, Any]]:
             edge["bytes_per_step"] += traffic["bytes"] / max(1, steps)
             edge["calls"] += traffic["calls"]
     return edges
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that are not None, or None if there are none."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:

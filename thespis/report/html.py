@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from thespis.report.collect import Comparison, Entry
 from thespis.report.plots import colours
+from thespis.report.results import Comparison, Entry
 from thespis.report.text import CAPTIONS, edge_rows, machine_line, method_notes, overview, process_rows, role_rows
 
 _STYLE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from thespis.core.errors import ThespisError
-from thespis.report.collect import Comparison, Entry
+from thespis.report.results import Comparison, Entry
 from thespis.report.statistics import Band, Estimate
 from thespis.runs.terminal.formatting import format_number
 
@@ -44,8 +45,6 @@ STYLE = {
 
 def require_matplotlib() -> None:
     """Raise an error if matplotlib is missing, before hours of runs instead of after them."""
-    import importlib.util
-
     if importlib.util.find_spec("matplotlib") is None:
         raise ThespisError("pictures need matplotlib; install it with: pip install 'thespis[plots]'")
 

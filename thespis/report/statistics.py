@@ -108,3 +108,9 @@ def quantile(counts: Mapping[str, int], share: float) -> float | None:
         if seen >= share * total:
             return float(lag)
     return None
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are not None, or None if there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

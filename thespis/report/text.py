@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from thespis.report.collect import Comparison, Entry
+from thespis.report.results import Comparison, Entry
 from thespis.report.statistics import Estimate, quantile
 from thespis.runs.terminal.formatting import format_number
 

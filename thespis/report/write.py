@@ -7,8 +7,8 @@ from pathlib import Path
 
 from thespis.core.system.commit import commit_file, to_json
 from thespis.report import plots
-from thespis.report.collect import Comparison
 from thespis.report.html import html_report
+from thespis.report.results import Comparison
 from thespis.report.text import CAPTIONS, markdown
 
 

@@ -25,9 +25,11 @@ import gymnasium as gym
 
 from thespis.core.env_config import EnvConfig
 from thespis.core.errors import EnvError, ThespisError
+from thespis.core.import_guard import importing
 from thespis.core.system.reaper import RUN_MARK, reaped
 from thespis.core.user_code import resolve
-from thespis.envs.make import describe_env, find_env
+from thespis.envs.inputs import first_inputs
+from thespis.envs.make import describe_env, find_env, make_envs
 from thespis.envs.space_json import dump_spaces, load_spaces
 from thespis.envs.spaces import Spaces
 from thespis.runtime.process import ENVIRONMENT, die_with_parent
@@ -153,10 +155,6 @@ def _is_builtin(cfg: EnvConfig) -> bool:
 
 def _run_stages(request: IO[bytes], report: Any) -> None:
     """The child's side: report every stage before it starts."""
-    from thespis.core.import_guard import importing
-    from thespis.envs.inputs import first_inputs
-    from thespis.envs.make import make_envs
-
     report(stage="import")
     with importing():
         sys.path[:] = pickle.load(request)

@@ -8,18 +8,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thespis.algorithms.base import check_carried
+from thespis.algorithms import check_carried
 from thespis.core.bounds import check_numbers
 from thespis.core.config import Experiment
 from thespis.core.config_io import to_dict
 from thespis.core.errors import ThespisError
 from thespis.core.import_guard import refuse_training
+from thespis.core.system.commit import commit_file, to_json
+from thespis.runs.directory import RunDirectory
+from thespis.runs.terminal.summary_text import final_lines
+from thespis.training.callbacks import find_callback
 from thespis.training.importable import import_notes, validate_importable
 from thespis.training.registry import architecture, pair, pair_name, write_config
 
 if TYPE_CHECKING:
     from thespis.envs.spaces import Spaces
-    from thespis.runs.directory import RunDirectory
     from thespis.runs.initial_weights import Initial
     from thespis.runtime.session import Session
     from thespis.training.trained_run import TrainedRun
@@ -91,13 +94,10 @@ def launch(
     run starts; `resumed` receives it when a resumed run has found its checkpoint. `callbacks`: objects in addition to
     `cfg.callback`.
     """
-    from thespis.core.system.commit import commit_file, to_json
     from thespis.envs.space_json import dump_spaces
-    from thespis.runs.directory import RunDirectory
     from thespis.runs.terminal.screen import Screen
     from thespis.runtime.session import Session
     from thespis.runtime.signals import interrupt_unless
-    from thespis.training.callbacks import find_callback
     from thespis.training.trained_run import RunFailed
 
     refuse_training()
@@ -164,7 +164,6 @@ def _run(
     session: Session, costs: Any, faults: Any, resuming: bool, resumed: Callable[[Session], None] | None = None
 ) -> TrainedRun:
     """Run the program on its runtime until it ends; raise if it failed."""
-    from thespis.runs.terminal.summary_text import final_lines
     from thespis.runtime.driver_thread import Runtime, run_program
     from thespis.training.trained_run import RunFailed, TrainedRun
 

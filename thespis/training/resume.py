@@ -18,6 +18,7 @@ from thespis.core.config import Experiment
 from thespis.core.config_io import with_settings as replaced
 from thespis.core.errors import ThespisError
 from thespis.core.settings import chooser, is_inline
+from thespis.core.system.commit import commit_file
 from thespis.runs import trust
 from thespis.runs.directory import RunDirectory
 from thespis.training.launch import launch
@@ -163,8 +164,6 @@ def validate_changes(path: Path, old: Experiment, new: Experiment, changes: list
 
 def replace_config(run: RunDirectory, name: str, cfg: Experiment) -> Path:
     """Write the new settings to config.yaml, and return the file that keeps the previous settings."""
-    from thespis.core.system.commit import commit_file
-
     number = 1
     while (kept := run.path / f"config-{number}.yaml").exists():
         number += 1

@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Union
 
-from thespis.algorithms.base import Algorithm, fitting_algorithms
+from thespis.algorithms import fitting_algorithms
+from thespis.algorithms.base import Algorithm
 from thespis.core.config import Experiment
 from thespis.core.config_io import with_settings
 from thespis.core.settings import chooser, given_fields, is_config, is_inline, type_hints
