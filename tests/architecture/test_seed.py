@@ -19,10 +19,10 @@ from fakes import Insert, Pull, YieldingContext, run_until
 
 from thespis import train
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.inference import UnrollStorage, build_inference, build_remote_actor
+from thespis.architectures.inference import InferenceConfig, UnrollStorage, build_inference, build_remote_actor
 from thespis.architectures.seed import Config
 from thespis.cli.main import main
-from thespis.core.config import InferenceConfig, NetworkConfig, Unrolls
+from thespis.core.config import NetworkConfig, Unrolls
 from thespis.core.config_io import to_dict
 from thespis.core.context import Identity
 from thespis.core.errors import ThespisError

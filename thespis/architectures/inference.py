@@ -1,4 +1,4 @@
-"""Builders of inference in another process: actors, the inference server, and the channel between them.
+"""Inference in another process: its settings, actors, the inference server, and the channel between them.
 
 The channel is the edge itself, shared memory, or a gRPC stream.
 """
@@ -6,14 +6,17 @@ The channel is the edge itself, shared memory, or a gRPC stream.
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from thespis import roles
 from thespis.architectures.builders import build_environments, build_policy_runner, return_discount
+from thespis.core.bounds import CountOrZero, NonNegative
 from thespis.core.errors import ThespisError
 
 if TYPE_CHECKING:
-    from thespis.core.config import Experiment, InferenceConfig
+    from thespis.core.config import Experiment
     from thespis.core.context import Context
     from thespis.core.edges import Act, Insert, InsertStream, Next
     from thespis.core.types import Stream, Unroll
@@ -21,6 +24,94 @@ if TYPE_CHECKING:
     from thespis.experience.trajectory_assembler import StepMessage
     from thespis.transport.inference import InferenceListener
     from thespis.transport.tls import Tls
+
+
+@dataclass(frozen=True)
+class InferenceConfig:
+    """The inference server and its clients."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = (
+        "inference_batch",
+        "transport",
+        "tls_cert",
+        "tls_key",
+        "tls_ca",
+        "tls_name",
+    )
+    inference_batch: CountOrZero = 0
+    """Inference batch size in environments; 0 uses half of all, so that one half steps while the other waits."""
+    inference_wait: NonNegative = 0.002
+    """Run a partial inference batch after this many seconds."""
+    double_buffer: bool = False
+    """Split each actor's environments in two: one half steps while the other half waits for actions."""
+    transport: Literal["runtime", "grpc"] = "runtime"
+    """Transport of inference requests: runtime (shared memory with --on local, Ray with --on ray), or grpc (direct
+    connections between machines)."""
+    tls_cert: Path | None = None
+    """TLS certificate of the inference server, for grpc between machines: a PEM file that all nodes can read."""
+    tls_key: Path | None = None
+    """Private key of --tls-cert."""
+    tls_ca: Path | None = None
+    """CA certificates that actors trust."""
+    tls_name: str = ""
+    """Host name in --tls-cert; by default the address of the server's node."""
+
+    def check(self, cfg: Experiment, actors: int) -> None:
+        """Refuse settings that do not fit the `actors` that call one inference server."""
+        environments = actors * cfg.envs_per_actor
+        if self.inference_batch > environments:
+            raise ThespisError(
+                f"--inference-batch {self.inference_batch} can never fill with {actors} actors of "
+                f"{cfg.envs_per_actor} environments; give at most {environments}"
+            )
+        if self.double_buffer and cfg.envs_per_actor % 2:
+            raise ThespisError(f"--double-buffer needs an even --envs-per-actor, and it is {cfg.envs_per_actor}")
+        self._check_transport(cfg.on)
+
+    def _check_transport(self, on: str) -> None:
+        files = (self.tls_cert, self.tls_key, self.tls_ca)
+        if self.transport == "grpc" and on == "simulation":
+            raise ThespisError("--transport grpc needs real sockets; leave it off with --on simulation")
+        if (any(files) or self.tls_name) and (self.transport != "grpc" or on != "ray"):
+            raise ThespisError(
+                "--tls-* need --transport grpc and --on ray; on one machine no other user can open the socket"
+            )
+        if (any(files) or self.tls_name) and not all(files):
+            raise ThespisError("give --tls-cert, --tls-key and --tls-ca together")
+
+    def validate(self) -> None:
+        """Refuse a gRPC transport if gRPC is not installed or the TLS files are invalid."""
+        if self.transport == "grpc" and importlib.util.find_spec("grpc") is None:
+            raise ThespisError("gRPC is not installed; install it with: pip install 'thespis[grpc]'")
+        if self.tls is not None:
+            self.tls.check()
+
+    @property
+    def tls(self) -> Tls | None:
+        """The TLS files of gRPC streams; None without TLS."""
+        if self.tls_cert is None or self.tls_key is None or self.tls_ca is None:
+            return None
+        from thespis.transport.tls import Tls
+
+        return Tls(self.tls_cert, self.tls_key, self.tls_ca, self.tls_name)
+
+    def streams(self, on: str) -> bool:
+        """Whether each actor opens its own stream to the inference server."""
+        return self.transport == "grpc" or on == "local"
+
+    def absolute(self) -> InferenceConfig:
+        """Make the TLS paths absolute, because other nodes have another working directory."""
+        files: dict[str, Any] = {"tls_cert": self.tls_cert, "tls_key": self.tls_key, "tls_ca": self.tls_ca}
+        return replace(self, **{name: path.resolve() for name, path in files.items() if path is not None})
+
+    @property
+    def groups(self) -> int:
+        """Number of environment groups that an actor steps in turn."""
+        return 2 if self.double_buffer else 1
+
+    def batch_rows(self, environments: int) -> int:
+        """Size of a full inference batch, given the total number of environments."""
+        return self.inference_batch or max(1, environments // 2)
 
 
 # -- actors and the inference server ---------------------------------------------------------------
@@ -81,26 +172,6 @@ def build_inference(
 # -- the channel ----------------------------------------------------------------------------------
 
 
-def validate_transport(cfg: InferenceConfig) -> None:
-    """Refuse a gRPC transport if gRPC is not installed or the TLS files are invalid."""
-    if cfg.transport != "grpc":
-        return
-    if importlib.util.find_spec("grpc") is None:
-        raise ThespisError("gRPC is not installed; install it with: pip install 'thespis[grpc]'")
-    tls = _tls(cfg)
-    if tls is not None:
-        tls.check()
-
-
-def _tls(cfg: InferenceConfig) -> Tls | None:
-    """The TLS files of gRPC streams; None without TLS."""
-    if cfg.tls_cert is None or cfg.tls_key is None or cfg.tls_ca is None:
-        return None
-    from thespis.transport.tls import Tls
-
-    return Tls(cfg.tls_cert, cfg.tls_key, cfg.tls_ca, cfg.tls_name)
-
-
 def build_client(ctx: Context, cfg: Experiment, inference: InferenceConfig, act: Any, envs: Environments) -> Any:
     """An actor's inference client: the edge itself, or a stream that the actor opens to the server."""
     if not inference.streams(cfg.on):
@@ -112,7 +183,7 @@ def build_client(ctx: Context, cfg: Experiment, inference: InferenceConfig, act:
     if inference.transport == "grpc":
         from thespis.transport.grpc_client import GrpcInferenceClient
 
-        return GrpcInferenceClient(ctx, open_session, layout, _tls(inference))
+        return GrpcInferenceClient(ctx, open_session, layout, inference.tls)
     from thespis.transport.shm_client import ShmInferenceClient
 
     return ShmInferenceClient(ctx, open_session, layout)
@@ -130,7 +201,7 @@ def build_listener(ctx: Context, cfg: Experiment, inference: InferenceConfig) ->
     if inference.transport == "grpc":
         from thespis.transport.grpc_server import GrpcInferenceServer
 
-        return GrpcInferenceServer(layout, ctx.address, _tls(inference))
+        return GrpcInferenceServer(layout, ctx.address, inference.tls)
     from thespis.transport.shm_server import ShmInferenceServer
 
     return ShmInferenceServer(layout)

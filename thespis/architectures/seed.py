@@ -15,7 +15,7 @@ from thespis.algorithms.base import Algorithm
 from thespis.algorithms.r2d2 import Sequences
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import add_evaluator, add_replay, add_weights, refuse_shards, validate_replay
-from thespis.architectures.inference import UnrollStorage, build_inference, build_remote_actor, validate_transport
+from thespis.architectures.inference import InferenceConfig, UnrollStorage, build_inference, build_remote_actor
 from thespis.architectures.learners import (
     PreemptionConfig,
     QueueConfig,
@@ -25,7 +25,7 @@ from thespis.architectures.learners import (
     add_replay_learner,
 )
 from thespis.core.bounds import Count
-from thespis.core.config import Experiment, InferenceConfig, Rounds, Unrolls
+from thespis.core.config import Experiment, Rounds, Unrolls
 from thespis.core.errors import ThespisError
 from thespis.core.program import Placement, Program
 from thespis.core.settings import inline
@@ -81,7 +81,7 @@ def validate(cfg: Config, spaces: Spaces) -> None:
     if cfg.kind == Sequences.KIND:
         validate_replay(cfg, spaces)
         refuse_shards(cfg, "seed keeps the replay in the learner's process")
-    validate_transport(cfg.inference)
+    cfg.inference.validate()
 
 
 def add_learner(p: Program, cfg: Config, place: Placement, publish: Publish, group: GroupEdges | None) -> UnrollStorage:

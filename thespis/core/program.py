@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import (
     TYPE_CHECKING,
@@ -94,23 +94,11 @@ class Edge:
         return f"{caller}.{self.service}.{self.method}"
 
 
-def edges_in(argument: Any) -> Iterator[Edge]:
-    """Iterate over the edges in an argument: an edge, or a tuple that holds some, e.g. to the shards of a service."""
-    if isinstance(argument, Edge):
-        yield argument
-    elif isinstance(argument, tuple):
-        for part in argument:
-            yield from edges_in(part)
-
-
-def replace_edges(argument: Any, function: Callable[[Edge], Any]) -> Any:
-    """Return the argument with every edge replaced by `function(edge)`. A named tuple keeps its class."""
-    if isinstance(argument, Edge):
-        return function(argument)
-    if not any(edges_in(argument)):
-        return argument
-    parts = [replace_edges(part, function) for part in argument]
-    return type(argument)(*parts) if hasattr(argument, "_fields") else tuple(parts)
+def edges_in(argument: Any) -> list[Edge]:
+    """All edges in an argument: an edge, or a tuple that holds some, e.g. to the shards of a service."""
+    if isinstance(argument, tuple):
+        return [edge for part in argument for edge in edges_in(part)]
+    return [argument] if isinstance(argument, Edge) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +133,7 @@ class RoleSpec:
     @property
     def edges(self) -> list[Edge]:
         """All edges among the arguments."""
-        return [edge for part in (*self.args, *self.settings.values()) for edge in edges_in(part)]
+        return edges_in((*self.args, *self.settings.values()))
 
     @property
     def kind(self) -> type | None:
@@ -347,18 +335,13 @@ class Program:
 
     def arrows(self) -> list[Arrow]:
         """Return each distinct arrow once, with the number of roles that have it."""
-        found: Counter[tuple[str, str, str]] = Counter()
-        methods: dict[tuple[str, str, str], Method] = {}
+        found: Counter[tuple[str, str, str, Method]] = Counter()
         for spec in self.roles:
             for edge in spec.edges:
                 service = self.find(edge.service, edge.index)
-                arrow = spec.role, edge.service, edge.method
-                found[arrow] += 1
-                methods[arrow] = description_of(service.kind if service else None).methods[edge.method]
-        return [
-            Arrow(caller, number, service, method, methods[caller, service, method])
-            for (caller, service, method), number in found.items()
-        ]
+                carries = description_of(service.kind if service else None).methods[edge.method]
+                found[spec.role, edge.service, edge.method, carries] += 1
+        return [Arrow(caller, n, service, method, carries) for (caller, service, method, carries), n in found.items()]
 
     def describe(self) -> dict[str, Any]:
         """Return the graph as plain values, as topology.json stores it."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from thespis.core import eager_call
 from thespis.core.context import Context, LazyCall, Waiting
-from thespis.core.program import RoleSpec, replace_edges
+from thespis.core.program import Edge, RoleSpec, edges_in
 from thespis.core.service import description_of
 from thespis.core.types import Array
 from thespis.runs.checkpoints import load_role, newest_replica
@@ -186,8 +186,13 @@ def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) 
     """Build a role with its stubs and its endpoint; restore both from a checkpoint if given."""
     caller = Caller(ctx)
 
-    def connect(argument: Any) -> Any:
-        return replace_edges(argument, lambda edge: Stub(caller, (edge.service, edge.index), edge.method, deliver))
+    def connect(part: Any) -> Any:
+        if isinstance(part, Edge):
+            return Stub(caller, (part.service, part.index), part.method, deliver)
+        if not edges_in(part):
+            return part
+        parts = map(connect, part)
+        return type(part)(*parts) if hasattr(part, "_fields") else tuple(parts)
 
     role = spec.builder(ctx, *map(connect, spec.args), **{name: connect(part) for name, part in spec.settings.items()})
     endpoint = Endpoint(role)
