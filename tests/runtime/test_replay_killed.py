@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import Stage, until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 FLAGS = """--actors 2 --envs-per-actor 2 --unroll-length 5 --batch 16 --eval-episodes 0 --total-steps 1000000000
  --replay.warm-up 200 --replay.capacity 100000 --checkpoint-every 2 --keep 50 --report-every 0.1"""
 
@@ -26,8 +26,11 @@ def checkpoints(run: Path) -> list[Path]:
 
 def beyond(run: Path) -> int:
     """Return the reported steps since the newest checkpoint."""
-    rows, saved = (run / "metrics.jsonl").read_text().splitlines(), checkpoints(run)
-    return int(json.loads(rows[-1])["step"]) - int(read(saved[-1] / "meta.json")["env_steps"]) if saved else 0
+    saved = checkpoints(run)
+    if not saved:
+        return 0
+    row = (run / "metrics.jsonl").read_text().rpartition("\n")[0].splitlines()[-1]
+    return int(json.loads(row)["step"]) - int(read(saved[-1] / "meta.json")["env_steps"])
 
 
 def lost_items(checkpoint: Path, shards: int) -> int:
@@ -42,13 +45,13 @@ def lost_items(checkpoint: Path, shards: int) -> int:
 def kill_and_wait(process: Any, run: Path, killed: str) -> None:
     """Kill a replay between two checkpoints; return when a checkpoint of its next incarnation exists."""
     log, resumed = run / "log.txt", f"{killed} resumes from update-"
-    before = log.read_text().count(resumed)
-    until(lambda: process.poll() is not None or beyond(run) > 100, 60)
+    until(lambda: process.poll() is not None or beyond(run) > 100, 100)
     assert process.poll() is None, process.communicate()
+    before = log.read_text().count(resumed)
     os.kill(int(read(run / "topology.json")["pids"][killed]), signal.SIGKILL)
-    until(lambda: log.read_text().count(resumed) > before, 60)
+    until(lambda: log.read_text().count(resumed) > before, 100)
     saved = checkpoints(run)[-1]
-    until(lambda: checkpoints(run)[-1] != saved and beyond(run) > 0, 60)
+    until(lambda: checkpoints(run)[-1] != saved and beyond(run) > 0, 100)
 
 
 @pytest.mark.parametrize(("shards", "killed"), [(1, "storage"), (2, "replay-1")])
