@@ -4,7 +4,9 @@
 
 A run takes one architecture for a few seconds while a random process is killed (`SIGKILL`), stopped for good
 (`SIGSTOP`) or paused (`SIGSTOP`, then `SIGCONT`), from the first process on and also while the run ends. Most runs end
-when they are asked to, and only after an update that came after all of that; others have a limit of seconds or steps.
+when they are asked to, and only after an update that came after all of that. Others have a limit of seconds or steps,
+or end with the death of their first process and are resumed.
+
 Afterwards: no stall, no exit code 0 without an intact checkpoint at the last step, no process and no temporary file
 left, the environments' own included.
 
@@ -64,6 +66,8 @@ LIVE_SECONDS = 90.0
 """Time from the last kill to a checkpoint with more updates, on a busy machine."""
 END_SECONDS = 5.0
 """How long processes are killed while the run ends."""
+ENDS = ("request", "seconds", "steps", "death")
+"""What ends a run. After the death of the first process, the run is resumed."""
 
 
 @dataclass
@@ -153,23 +157,27 @@ class Storm:
 
 def perform(architecture: str, path: Path, random_: random.Random, kills: int, seconds: float, demos: Path) -> Result:
     """Train once in a storm, and judge it."""
-    mark, ask = f"{MARK}={uuid.uuid4().hex}", path.parent / f"{path.name}.ask"
-    ends_by = random_.choices(("request", "seconds", "steps"), (4, 1, 0 if "pbt" in architecture else 1))[0]
-    temporary = path.parent / f"{path.name}.tmp"
+    mark, ask, temporary = f"{MARK}={uuid.uuid4().hex}", Path(f"{path}.ask"), Path(f"{path}.tmp")
     temporary.mkdir()
-    process = start(architecture, path, ends_by, random_, seconds, demos, [mark, f"{ASK}={ask}", f"TMPDIR={temporary}"])
-    storm, result = Storm(process, mark, random_), Result(architecture, ends_by)
+    variables = dict(each.split("=", 1) for each in (mark, f"{ASK}={ask}", f"TMPDIR={temporary}"))
+    result = Result(architecture, random_.choices(ENDS, (4, 1, 0 if architecture.startswith("pbt") else 1, 1))[0])
+    process = start(["train", *words(result, path, random_, seconds, demos)], path.parent, variables)
+    storm = Storm(process, mark, random_)
     storm.wait_for(lambda: bool(role_processes(mark)), 60.0)
-    if ends_by == "request":
-        last = random_.randint(0, 3)
-        storm.strike(kills - last, seconds)
+    last = random_.randint(0, 3) if result.ends_by == "request" else 0
+    storm.strike(kills - last, seconds + (0.0 if result.ends_by in ("request", "death") else END_SECONDS))
+    if result.ends_by == "request":
         before = updates(path)
         if not storm.wait_for(lambda: updates(path) > before, LIVE_SECONDS):
             result.faults.append(f"no checkpoint with more than {before} updates since the last kill")
         ask.touch()
         storm.strike(last, END_SECONDS)
-    else:
-        storm.strike(kills, seconds + END_SECONDS)
+    if result.ends_by == "death":
+        process.kill()
+        process.communicate()
+        check_nothing_left(result, mark)
+        ask.touch()  # the resumed run ends at its first report
+        process = start(["resume", str(path)], path.parent, variables)
     try:
         _, result.text = process.communicate(timeout=100.0)
     except subprocess.TimeoutExpired:
@@ -177,47 +185,48 @@ def perform(architecture: str, path: Path, random_: random.Random, kills: int, s
         _, result.text = process.communicate()
         result.faults.append("no end")
     result.code, result.struck = process.returncode, storm.struck
-    judge(result, path, mark)
+    judge(result, path)
+    check_nothing_left(result, mark)
     if any(temporary.iterdir()):
         result.faults.append(f"left {[str(entry) for entry in temporary.iterdir()]}")
     return result
 
 
-def start(
-    architecture: str,
-    path: Path,
-    ends_by: str,
-    random_: random.Random,
-    seconds: float,
-    demos: Path,
-    variables: list[str],
-) -> subprocess.Popen[str]:
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "runtime")])
-    flags = [*SMALL.split(), "--env", "storm_envs::discrete", *ARCHITECTURES[architecture].split()]
-    if architecture == "r2d3":
-        flags += ["--demos", str(demos)]
-    if architecture.startswith("pbt"):  # its members share the steps
-        flags += ["--total-steps", "1000000000"]
+def words(result: Result, path: Path, random_: random.Random, seconds: float, demos: Path) -> list[str]:
+    """The arguments of a run."""
+    name = result.architecture
+    steps = 10**9  # members of a population share the steps
     limit = {
         "request": ["--callback", "storm_envs::EndsOnRequest"],
+        "death": ["--callback", "storm_envs::EndsOnRequest"],
         "seconds": ["--total-seconds", str(seconds)],
-        "steps": ["--total-steps", str(random_.randint(2000, 20_000))],
-    }[ends_by]
-    if ends_by == "request" and not architecture.startswith("pbt"):
-        limit += ["--total-steps", "1000000000"]
-    words = ["train", architecture.partition("+")[0], *flags, *limit, "--run-dir", str(path)]
+        "steps": [],
+    }[result.ends_by]
+    if result.ends_by == "steps":
+        steps = random_.randint(2000, 20_000)
+    if result.ends_by != "seconds" or name.startswith("pbt"):
+        limit += ["--total-steps", str(steps)]
+    flags = [*SMALL.split(), "--env", "storm_envs::discrete", *ARCHITECTURES[name].split()]
+    if name == "r2d3":
+        flags += ["--demos", str(demos)]
+    return [name.partition("+")[0], *flags, *limit, "--run-dir", str(path)]
+
+
+def start(arguments: list[str], folder: Path, variables: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a command."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "runtime")])
     return subprocess.Popen(
-        [sys.executable, "-m", "thespis.cli.main", *words],
-        env={**os.environ, **dict(each.split("=", 1) for each in variables), "PYTHONPATH": paths},
+        [sys.executable, "-m", "thespis.cli.main", *arguments],
+        env={**os.environ, **variables, "PYTHONPATH": paths},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=path.parent,
+        cwd=folder,
     )
 
 
-def judge(result: Result, path: Path, mark: str) -> None:
+def judge(result: Result, path: Path) -> None:
     """Add the faults of a run that is over."""
     summary = json.loads((path / "summary.json").read_text()) if (path / "summary.json").exists() else {}
     result.reason = str(summary.get("exit_reason"))
@@ -231,6 +240,10 @@ def judge(result: Result, path: Path, mark: str) -> None:
         result.faults.append(f"exit code {result.code}")
     if result.code == 1 and "its last checkpoint was not saved" not in result.text:
         result.faults.append("ended with an error")
+
+
+def check_nothing_left(result: Result, mark: str) -> None:
+    """Add a fault if processes of the run outlive it."""
     deadline = time.monotonic() + 10.0
     while marked(mark) and time.monotonic() < deadline:
         time.sleep(0.1)
