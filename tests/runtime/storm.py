@@ -38,12 +38,15 @@ SMALL = "--actors 2 --eval-episodes 2 --eval-every 3 --checkpoint-every 2 --repo
 ARCHITECTURES: dict[str, str] = {
     "a2c": "",
     "a3c": "",
+    "a3c+compressed": "--gradients topk --shards 2",
     "apex": "--replay.warm-up 200",
     "apex+learners": "--replay.warm-up 200 --learners 2",
+    "apex+shards": "--replay.warm-up 200 --replay.shards 2",
     "apex-dpg": "--env storm_envs::continuous --replay.warm-up 200",
     "dqn": "--replay.warm-up 200",
     "es": "",
     "gorila": "--replay.warm-up 200",
+    "gorila+global": "--replay-mode global --replay.warm-up 200",
     "impala": "",
     "impala+learners": "--learners 3 --actors 3",
     "parameter-server": "",
@@ -55,6 +58,7 @@ ARCHITECTURES: dict[str, str] = {
     "r2d2": "--replay.warm-up 10",
     "r2d3": "--replay.warm-up 10",
     "seed": "",
+    "seed+grpc": "--transport grpc",
     "seed+learners": "--learners 2",
 }
 """Flags of each kind of run. A name is an architecture, up to a plus sign."""
@@ -118,7 +122,7 @@ class Storm:
     """What happens to one run."""
 
     def __init__(self, process: subprocess.Popen[str], mark: str, random_: random.Random) -> None:
-        self._process, self._mark, self._random = process, mark, random_
+        self.process, self._mark, self._random = process, mark, random_
         self._deaths: Counter[tuple[str, int]] = Counter()
         self.struck: Counter[str] = Counter()
 
@@ -126,10 +130,10 @@ class Storm:
         """Kill, stop or pause a random process at `times` moments from now on."""
         moments, started = sorted(self._random.uniform(0.0, seconds) for _ in range(times)), time.monotonic()
         for moment in moments:
-            while time.monotonic() - started < moment and self._process.poll() is None:
+            while time.monotonic() - started < moment and self.process.poll() is None:
                 time.sleep(0.01)
             alive = {key: pid for key, pid in role_processes(self._mark).items() if self._deaths[key] < RESTARTS}
-            if self._process.poll() is None and alive:
+            if self.process.poll() is None and alive:
                 self._strike(alive)
 
     def _strike(self, alive: dict[tuple[str, int], int]) -> None:
@@ -149,7 +153,7 @@ class Storm:
         """Wait until the condition holds or the run is over; return whether it does."""
         end = time.monotonic() + seconds
         while not condition():
-            if self._process.poll() is not None or time.monotonic() > end:
+            if self.process.poll() is not None or time.monotonic() > end:
                 return condition()
             time.sleep(0.05)
         return True
@@ -166,18 +170,17 @@ def perform(architecture: str, path: Path, random_: random.Random, kills: int, s
     storm.wait_for(lambda: bool(role_processes(mark)), 60.0)
     last = random_.randint(0, 3) if result.ends_by == "request" else 0
     storm.strike(kills - last, seconds + (0.0 if result.ends_by in ("request", "death") else END_SECONDS))
-    if result.ends_by == "request":
+    if result.ends_by == "death":
+        process.kill()
+        process.communicate()
+        check_nothing_left(result, mark)
+        process = storm.process = start(["resume", str(path)], path.parent, variables)
+    if result.ends_by in ("request", "death"):
         before = updates(path)
         if not storm.wait_for(lambda: updates(path) > before, LIVE_SECONDS):
             result.faults.append(f"no checkpoint with more than {before} updates since the last kill")
         ask.touch()
         storm.strike(last, END_SECONDS)
-    if result.ends_by == "death":
-        process.kill()
-        process.communicate()
-        check_nothing_left(result, mark)
-        ask.touch()  # the resumed run ends at its first report
-        process = start(["resume", str(path)], path.parent, variables)
     try:
         _, result.text = process.communicate(timeout=100.0)
     except subprocess.TimeoutExpired:
