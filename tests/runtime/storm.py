@@ -3,8 +3,12 @@
     python tests/runtime/storm.py --runs 45 --kills 8 --seed 0
 
 A run takes one architecture for a few seconds while a random process is killed (`SIGKILL`), stopped for good
-(`SIGSTOP`) or paused (`SIGSTOP`, then `SIGCONT`), from the first process on and also while the run ends. Afterwards:
-no stall, no exit code 0 without a checkpoint at the last step, no process left, the environments' own included.
+(`SIGSTOP`) or paused (`SIGSTOP`, then `SIGCONT`), from the first process on and also while the run ends. Most runs end
+when they are asked to, and only after an update that came after all of that. Others have a limit of seconds or steps,
+or end with the death of their first process and are resumed.
+
+Afterwards: no stall, no exit code 0 without an intact checkpoint at the last step, no process and no temporary file
+left, the environments' own included.
 
 It shares no code with the package, so that a fault there cannot hide itself here.
 """
@@ -12,6 +16,7 @@ It shares no code with the package, so that a fault there cannot hide itself her
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -22,31 +27,38 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 MARK = "THESPIS_STORM"
+ASK = "THESPIS_STORM_ASK"
 SMALL = "--actors 2 --eval-episodes 2 --eval-every 3 --checkpoint-every 2 --report-every 0.5 --stall-timeout 40"
 ARCHITECTURES: dict[str, str] = {
     "a2c": "",
     "a3c": "",
+    "a3c+compressed": "--gradients topk --shards 2",
     "apex": "--replay.warm-up 200",
     "apex+learners": "--replay.warm-up 200 --learners 2",
+    "apex+shards": "--replay.warm-up 200 --replay.shards 2",
     "apex-dpg": "--env storm_envs::continuous --replay.warm-up 200",
     "dqn": "--replay.warm-up 200",
     "es": "",
     "gorila": "--replay.warm-up 200",
+    "gorila+global": "--replay-mode global --replay.warm-up 200",
     "impala": "",
     "impala+learners": "--learners 3 --actors 3",
     "parameter-server": "",
     "pbt": "",
+    "pbt+local": "--member-on local --interval 2000 --population 4 --slots 2",
     "ppo": "",
     "ppo+learners": "--learners 2",
     "qtopt": "--env storm_envs::continuous",
     "r2d2": "--replay.warm-up 10",
     "r2d3": "--replay.warm-up 10",
     "seed": "",
+    "seed+grpc": "--transport grpc",
     "seed+learners": "--learners 2",
 }
 """Flags of each kind of run. A name is an architecture, up to a plus sign."""
@@ -54,32 +66,25 @@ RESTARTS = 3
 """Deaths a process may have before its run ends with an error, as it should."""
 
 
+LIVE_SECONDS = 90.0
+"""Time from the last kill to a checkpoint with more updates, on a busy machine."""
+END_SECONDS = 5.0
+"""How long processes are killed while the run ends."""
+ENDS = ("request", "seconds", "steps", "death")
+"""What ends a run. After the death of the first process, the run is resumed."""
+
+
 @dataclass
 class Result:
     """What became of one run."""
 
     architecture: str
-    code: int
-    reason: str
-    kills: int
+    ends_by: str
+    code: int = 0
+    reason: str = ""
+    struck: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     text: str = ""
-
-
-def children(parent: int) -> dict[str, int]:
-    """The run's processes by name: children of `parent` that were started as one."""
-    found: dict[str, int] = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            status = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-            words = Path(f"/proc/{entry}/cmdline").read_text().split("\0")
-        except OSError:
-            continue
-        if int(status[1]) == parent and status[0] != "Z" and "thespis.runtime.child" in words:
-            found[words[words.index("thespis.runtime.child") + 1]] = int(entry)
-    return found
 
 
 def marked(mark: str) -> list[int]:
@@ -94,74 +99,154 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def strike(process: subprocess.Popen[str], random_: random.Random, kills: int, seconds: float) -> int:
-    """Kill or stop processes until enough are, or the run is over; return how many."""
-    done = 0
-    deaths: Counter[str] = Counter()
-    moments = sorted(random_.uniform(0.05, seconds) for _ in range(kills))
-    started = time.monotonic()
-    for moment in moments:
-        while time.monotonic() - started < moment and process.poll() is None:
-            time.sleep(0.01)
-        alive = {name: pid for name, pid in children(process.pid).items() if deaths[name] < RESTARTS}
-        if process.poll() is not None or not alive:
-            continue
-        name = random_.choice(sorted(alive))
-        how = random_.choices(("kill", "stop", "pause"), (6, 1, 1))[0]
-        deaths[name] += how != "pause"
-        done += 1
+def role_processes(mark: str) -> dict[tuple[str, int], int]:
+    """The processes of a run, and of the runs in it, by name and parent."""
+    found: dict[tuple[str, int], int] = {}
+    for pid in marked(mark):
         try:
-            os.kill(alive[name], signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+            status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except OSError:
+            continue
+        if status[0] != "Z" and "thespis.runtime.child" in words:
+            found[words[words.index("thespis.runtime.child") + 1], int(status[1])] = pid
+    return found
+
+
+def updates(path: Path) -> int:
+    """Updates at the newest checkpoint, or 0."""
+    return max((int(point.name.split("-")[1]) for point in (path / "checkpoints").glob("update-*")), default=0)
+
+
+class Storm:
+    """What happens to one run."""
+
+    def __init__(self, process: subprocess.Popen[str], mark: str, random_: random.Random) -> None:
+        self.process, self._mark, self._random = process, mark, random_
+        self._deaths: Counter[tuple[str, int]] = Counter()
+        self.struck: Counter[str] = Counter()
+
+    def strike(self, times: int, seconds: float) -> None:
+        """Kill, stop or pause a random process at `times` moments from now on."""
+        moments, started = sorted(self._random.uniform(0.0, seconds) for _ in range(times)), time.monotonic()
+        for moment in moments:
+            while time.monotonic() - started < moment and self.process.poll() is None:
+                time.sleep(0.01)
+            alive = {key: pid for key, pid in role_processes(self._mark).items() if self._deaths[key] < RESTARTS}
+            if self.process.poll() is None and alive:
+                self._strike(alive)
+
+    def _strike(self, alive: dict[tuple[str, int], int]) -> None:
+        key = self._random.choice(sorted(alive))
+        how = self._random.choices(("kill", "stop", "pause"), (6, 1, 1))[0]
+        try:
+            os.kill(alive[key], signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+            self.struck[how] += 1
+            self._deaths[key] += how != "pause"
             if how == "pause":
-                time.sleep(random_.uniform(0.1, 2.0))
-                os.kill(alive[name], signal.SIGCONT)
+                time.sleep(self._random.uniform(0.1, 2.0))
+                os.kill(alive[key], signal.SIGCONT)
         except ProcessLookupError:
-            done -= 1
-    return done
+            return
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until the condition holds or the run is over; return whether it does."""
+        end = time.monotonic() + seconds
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > end:
+                return condition()
+            time.sleep(0.05)
+        return True
 
 
 def perform(architecture: str, path: Path, random_: random.Random, kills: int, seconds: float, demos: Path) -> Result:
-    mark = f"{MARK}={uuid.uuid4().hex}"
-    name, _, value = mark.partition("=")
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "runtime")])
-    flags = [*SMALL.split(), "--env", "storm_envs::discrete", *ARCHITECTURES[architecture].split()]
-    if architecture == "r2d3":
+    """Train once in a storm, and judge it."""
+    mark, ask, temporary = f"{MARK}={uuid.uuid4().hex}", Path(f"{path}.ask"), Path(f"{path}.tmp")
+    temporary.mkdir()
+    variables = dict(each.split("=", 1) for each in (mark, f"{ASK}={ask}", f"TMPDIR={temporary}"))
+    result = Result(architecture, random_.choices(ENDS, (4, 1, 0 if architecture.startswith("pbt") else 1, 1))[0])
+    process = start(["train", *words(result, path, random_, seconds, demos)], path.parent, variables)
+    storm = Storm(process, mark, random_)
+    storm.wait_for(lambda: bool(role_processes(mark)), 60.0)
+    last = random_.randint(0, 3) if result.ends_by == "request" else 0
+    storm.strike(kills - last, seconds + (0.0 if result.ends_by in ("request", "death") else END_SECONDS))
+    if result.ends_by == "death":
+        process.kill()
+        process.communicate()
+        check_nothing_left(result, mark)
+        process = storm.process = start(["resume", str(path)], path.parent, variables)
+    if result.ends_by in ("request", "death"):
+        before = updates(path)
+        if not storm.wait_for(lambda: updates(path) > before, LIVE_SECONDS):
+            result.faults.append(f"no checkpoint with more than {before} updates since the last kill")
+        ask.touch()
+        storm.strike(last, END_SECONDS)
+    try:
+        _, result.text = process.communicate(timeout=100.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, result.text = process.communicate()
+        result.faults.append("no end")
+    result.code, result.struck = process.returncode, storm.struck
+    judge(result, path)
+    check_nothing_left(result, mark)
+    if any(temporary.iterdir()):
+        result.faults.append(f"left {[str(entry) for entry in temporary.iterdir()]}")
+    return result
+
+
+def words(result: Result, path: Path, random_: random.Random, seconds: float, demos: Path) -> list[str]:
+    """The arguments of a run."""
+    name = result.architecture
+    steps = 10**9  # members of a population share the steps
+    limit = {
+        "request": ["--callback", "storm_envs::EndsOnRequest"],
+        "death": ["--callback", "storm_envs::EndsOnRequest"],
+        "seconds": ["--total-seconds", str(seconds)],
+        "steps": [],
+    }[result.ends_by]
+    if result.ends_by == "steps":
+        steps = random_.randint(2000, 20_000)
+    if result.ends_by != "seconds" or name.startswith("pbt"):
+        limit += ["--total-steps", str(steps)]
+    flags = [*SMALL.split(), "--env", "storm_envs::discrete", *ARCHITECTURES[name].split()]
+    if name == "r2d3":
         flags += ["--demos", str(demos)]
-    budget = ["--total-steps", "1000000000"] if architecture == "pbt" else []  # its members share the steps
-    command, limit = architecture.partition("+")[0], ["--total-seconds", str(seconds)]
-    words = ["train", command, *flags, *budget, *limit, "--run-dir", str(path)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "thespis.cli.main", *words],
-        env={**os.environ, name: value, "PYTHONPATH": paths},
+    return [name.partition("+")[0], *flags, *limit, "--run-dir", str(path)]
+
+
+def start(arguments: list[str], folder: Path, variables: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a command."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "runtime")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "thespis.cli.main", *arguments],
+        env={**os.environ, **variables, "PYTHONPATH": paths},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=path.parent,
+        cwd=folder,
     )
-    done = strike(process, random_, kills, seconds + 4.0)
-    try:
-        _, text = process.communicate(timeout=seconds + 100.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        _, text = process.communicate()
-        text += "\nNO END"
-    return judge(architecture, process.returncode, done, path, mark, text)
 
 
-def judge(architecture: str, code: int, kills: int, path: Path, mark: str, text: str) -> Result:
+def judge(result: Result, path: Path) -> None:
+    """Add the faults of a run that is over."""
     summary = json.loads((path / "summary.json").read_text()) if (path / "summary.json").exists() else {}
-    result = Result(architecture, code, str(summary.get("exit_reason")), kills, text=text)
-    if "NO END" in text:
-        result.faults.append("no end")
+    result.reason = str(summary.get("exit_reason"))
     if result.reason in ("stalled", "deadlock"):
         result.faults.append("stalled")
-    saved = [json.loads((point / "meta.json").read_text()) for point in (path / "checkpoints").glob("update-*")]
-    last = max((meta["env_steps"] for meta in saved), default=-1)
-    if code == 0 and last != summary.get("env_steps"):
+    saved = {intact(point): point for point in (path / "checkpoints").glob("update-*")}
+    last = max(saved, default=-1)
+    if result.code == 0 and last != summary.get("env_steps"):
         result.faults.append(f"exit 0 with a checkpoint of {last} steps, not {summary.get('env_steps')}")
-    if code not in (0, 1) or "Traceback" in text:
-        result.faults.append(f"exit code {code}")
+    if result.code not in (0, 1) or "Traceback" in result.text:
+        result.faults.append(f"exit code {result.code}")
+    if result.code == 1 and "its last checkpoint was not saved" not in result.text:
+        result.faults.append("ended with an error")
+
+
+def check_nothing_left(result: Result, mark: str) -> None:
+    """Add a fault if processes of the run outlive it."""
     deadline = time.monotonic() + 10.0
     while marked(mark) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -170,7 +255,31 @@ def judge(architecture: str, code: int, kills: int, path: Path, mark: str, text:
         result.faults.append(f"left {len(left)} processes")
         for pid in left:
             os.kill(pid, signal.SIGKILL)
-    return result
+
+
+def intact(checkpoint: Path) -> int:
+    """The steps of a checkpoint, or -1 if a file is missing or is not what was written."""
+    files = json.loads((checkpoint / "manifest.json").read_text())["files"]
+    for name, entry in files.items():
+        file = checkpoint / name
+        if not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != entry["sha256"]:
+            return -1
+    return int(json.loads((checkpoint / "meta.json").read_text())["env_steps"])
+
+
+def table(results: list[Result]) -> str:
+    """Runs, kills and faults by architecture."""
+    lines = [f"{'':22}{'runs':>6}{'kills':>7}{'stops':>7}{'pauses':>8}{'exit 0':>8}{'exit 1':>8}{'faults':>8}"]
+    for name in [*sorted({result.architecture for result in results}), "all"]:
+        own = [result for result in results if name in (result.architecture, "all")]
+        struck = sum((result.struck for result in own), Counter[str]())
+        codes = Counter(result.code for result in own)
+        faulty = sum(bool(result.faults) for result in own)
+        lines.append(
+            f"{name:22}{len(own):6}{struck['kill']:7}{struck['stop']:7}{struck['pause']:8}"
+            f"{codes[0]:8}{codes[1]:8}{faulty:8}"
+        )
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -199,16 +308,14 @@ def main() -> int:
             result = perform(architecture, path, random_, args.kills, args.seconds, demos)
             results.append(result)
             took = time.monotonic() - began
-            faults = "; ".join(result.faults) or "ok"
+            struck = " ".join(f"{number} {how}" for how, number in sorted(result.struck.items()))
             ended = f"exit {result.code} {result.reason:14}{took:6.1f} s"
-            print(f"{architecture:17}{result.kills:3} kills  {ended}  {faults}")
+            print(f"{number:3} {architecture:22}{struck:24} {ended}  {'; '.join(result.faults) or 'ok'}")
             if result.faults or result.code:
                 print("    " + result.text.strip().replace("\n", "\n    "))
             sys.stdout.flush()
-    bad = [result for result in results if result.faults]
-    print(f"{len(results)} runs, {sum(result.kills for result in results)} kills, {len(bad)} runs with faults")
-    print(f"exit codes {dict(Counter(result.code for result in results))}")
-    return bool(bad)
+    print(table(results))
+    return any(result.faults for result in results)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Environments for the storm. Each starts two processes, one of them in a separate session."""
+"""Environments for the storm, and its callback. Each starts two processes, one of them in a separate session."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,13 @@ class Signs(gym.Env[Any, Any]):
     def _ask(self) -> Any:
         self._obs = self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
         return self._obs
+
+
+class EndsOnRequest:
+    """A callback that ends the run once a file exists."""
+
+    def on_report(self, row: dict[str, Any]) -> str | None:
+        return "stop" if Path(os.environ["THESPIS_STORM_ASK"]).exists() else None
 
 
 def discrete() -> gym.Env[Any, Any]:

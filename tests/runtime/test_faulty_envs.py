@@ -37,6 +37,7 @@ def test_a_fault_that_comes_back_ends_the_run(fault: str, stage: Stage, monkeypa
     with pytest.raises(RunFailed) as failure:
         train("impala", on="simulation", run_dir=stage.run, total_steps=5000, **SMALL)
     assert str(failure.value).startswith(f"actor 0: EnvError: {WORDS[fault]}")
+    assert "no running event loop" not in str(failure.value), "the traceback contains no error but the environment's"
     assert json.loads((stage.run / "summary.json").read_text())["restarts"] == 3
     assert_finite(stage.run)
 

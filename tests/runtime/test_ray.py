@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -87,6 +88,7 @@ def test_a_killed_driver_leaves_nothing(stage: Stage) -> None:
     before = directories()
     process = begin(stage, "--total-steps", FOREVER)
     (own,) = directories() - before
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700, "Ray makes its own directory accessible to all users"
     process.kill()
     process.wait()
     until(lambda: not users(own) and not stage.processes(), 30.0)

@@ -185,6 +185,32 @@ def test_what_a_checkpoint_holds_is_not_done_again() -> None:
     play(scene)
 
 
+def test_a_call_from_before_two_restarts_is_not_done_again() -> None:
+    """Its caller was stopped, and repeats it only after a second checkpoint and a second restart."""
+
+    async def restarted(before: Endpoint, total: int) -> tuple[Counter, Endpoint]:
+        counter, saved = Counter(), json.loads(json.dumps(before.state()))
+        counter.total = total
+        endpoint = Endpoint(counter)
+        endpoint.restore(saved)
+        return counter, endpoint
+
+    async def scene(_: Counter, endpoint: Endpoint) -> None:
+        await endpoint.answer(call("add", 5))
+        _, second = await restarted(endpoint, 5)
+        assert await second.answer(call("add", 7, index=1)) == 12
+        counter, third = await restarted(second, 12)
+        assert await third.answer(call("add", 5)) == 5 and counter.total == 12
+        assert await third.answer(call("add", 1, sequence=1, settled=1)) == 13
+        assert third.state() == [["actor", 0, 1, {"1": 13}], ["actor", 1, 1, {"0": 12}]], "settled replies are dropped"
+        await third.answer(call("add", 1, incarnation=2))
+        await third.answer(call("add", 1, incarnation=2, index=1))
+        callers = [caller[:3] for caller in third.state()]
+        assert callers == [["actor", 0, 2], ["actor", 1, 2]], "so are those of an earlier incarnation"
+
+    play(scene)
+
+
 def test_what_was_handed_out_is_handed_out_again() -> None:
     class Tap:
         description: ClassVar = RoleDescription(methods={"draw": Method("experience")})

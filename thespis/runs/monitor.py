@@ -39,6 +39,18 @@ class RunIdentity:
     algorithm: str | None = None
 
 
+def count_lost(counters: dict[str, int], name: str, number: int) -> None:
+    """Count lost items of the insert counter `name`, so that inserted minus lost is what its role holds.
+
+    A negative number is of items that a checkpoint holds after all: they were counted as lost, or in no report.
+    """
+    lost = counters.get(f"dropped/{name}", 0) + number
+    if lost > 0 or f"dropped/{name}" in counters:
+        counters[f"dropped/{name}"] = max(0, lost)
+    if lost < 0:
+        counters[name] = counters.get(name, 0) - lost
+
+
 class Monitor:
     """Totals of a run. `threshold`: the mean return of the last 100 training episodes that counts as solved."""
 
@@ -247,9 +259,7 @@ class Monitor:
 
     def lost(self, name: str, number: int) -> None:
         """Count items of a role's memory that no checkpoint holds, under their insert counter's name."""
-        if number:
-            name = f"dropped/{name}"
-            self.counters[name] = self.counters.get(name, 0) + number
+        count_lost(self.counters, name, number)
 
     def row(self, now: float, *, last: bool = False) -> dict[str, float]:
         """One row of metrics over the time since the previous row; omits metrics without data.

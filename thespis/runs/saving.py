@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from thespis.core.finite_weights import check_finite_weights
 from thespis.core.program import Program
 from thespis.runs.checkpoints import Checkpoints, carry_over, load_values, policy_weights, saved, weights_sha256
+from thespis.runs.monitor import count_lost
 
 
 class ReportedItems(NamedTuple):
@@ -69,14 +70,15 @@ def _match_counters(
     """Let the insert counters state what the saved roles hold.
 
     A role goes on inserting, and reporting, after the copy of its state is taken. A resumed run does not have these
-    items, so they do not count. Items that an absent role held after its last saved state are lost.
+    items, so they do not count. Items that an absent role held after its last saved state are lost. Items of a role
+    that saved, died and was restarted from an older state while others saved are not lost: this checkpoint has them.
     """
     for key, (counter, items) in received.items():
         beyond = items - inserted_items(load_values(staging, *key), counter)
-        if beyond > 0 and key in absent:
-            counters[f"dropped/{counter}"] = counters.get(f"dropped/{counter}", 0) + beyond
-        elif beyond > 0:
+        if beyond > 0 and key not in absent:
             counters[counter] -= beyond
+        else:
+            count_lost(counters, counter, beyond)
 
 
 def inserted_items(values: Mapping[str, Any], counter: str) -> int:

@@ -31,11 +31,15 @@ class Runtime(Protocol):
 
 def run_program(runtime: Runtime, restore: Path | None) -> dict[str, Any]:
     """Run in this thread, or in a new thread if this one has a running event loop."""
+    return _run_in_thread(runtime, restore) if _has_running_loop() else runtime.run(restore)
+
+
+def _has_running_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return runtime.run(restore)
-    return _run_in_thread(runtime, restore)
+        return False
+    return True
 
 
 def _run_in_thread(runtime: Runtime, restore: Path | None) -> dict[str, Any]:

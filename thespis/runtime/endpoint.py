@@ -46,9 +46,12 @@ class Endpoint:
             if known is not None:
                 self.lost((role, index, known[0]))
             known = self._seen[role, index] = (incarnation, {})
+            for caller in [key for key in self._restored if key[:2] == (role, index) and key != call.caller]:
+                del self._restored[caller]
         answers = known[1]
-        for sequence in [number for number in answers if number < call.settled]:
-            del answers[sequence]
+        _drop_settled(answers, call.settled)
+        if self._restored:
+            _drop_settled(self._restored.get(call.caller, {}), call.settled)
         if call.sequence not in answers:
             answers[call.sequence] = eager_call.begin(self._execute(call))
         return answers[call.sequence]
@@ -63,17 +66,14 @@ class Endpoint:
     def state(self) -> list[Any]:
         """Return the stored replies of each caller, as JSON values.
 
-        Only plain replies are saved. Other replies are data that a service can return again.
+        Only plain replies are saved. Other replies are data that a service can return again. A restored reply is saved
+        again until its caller has settled it: a caller that was stopped repeats its call only later.
         """
-        return [
-            [
-                role,
-                index,
-                incarnation,
-                {str(sequence): answer.result() for sequence, answer in answers.items() if _plain(answer)},
-            ]
-            for (role, index), (incarnation, answers) in self._seen.items()
-        ]
+        kept = {caller: dict(answers) for caller, answers in self._restored.items()}
+        for (role, index), (incarnation, answers) in self._seen.items():
+            plain = {sequence: answer.result() for sequence, answer in answers.items() if _plain(answer)}
+            kept[role, index, incarnation] = kept.get((role, index, incarnation), {}) | plain
+        return [[*caller, {str(sequence): answer for sequence, answer in kept[caller].items()}] for caller in kept]
 
     def restore(self, state: list[Any]) -> None:
         """Load what `state` returned."""
@@ -93,6 +93,11 @@ class Endpoint:
         for _, answers in self._seen.values():
             _cancel(answers)
         self._seen.clear()
+
+
+def _drop_settled(answers: dict[int, Any], settled: int) -> None:
+    for sequence in [number for number in answers if number < settled]:
+        del answers[sequence]
 
 
 def _cancel(answers: dict[int, asyncio.Future[Any]]) -> None:
