@@ -66,9 +66,9 @@ def _match_counters(
     received: Mapping[tuple[str, int], ReportedItems],
     absent: Set[tuple[str, int]],
 ) -> None:
-    """Let the insert counters state what the saved roles hold.
+    """Set the insert counters to the items that the saved roles hold.
 
-    A role goes on inserting, and reporting, after the copy of its state is taken. A resumed run does not have these
+    A role continues to insert and to report after its state is copied. A resumed run does not have these
     items, so they do not count. Items that an absent role held after its last saved state are lost.
     """
     for key, (counter, items) in received.items():
