@@ -27,7 +27,9 @@ def page(results: Results, versions: Mapping[str, str], failed: Mapping[str, str
     for number, entry in enumerate(shown):
         cells = [cell for made in columns for cell in made[number]]
         rows.append([f"{entry.label}", entry.said, *cells, _memory(results, entry)])
-    parts = [f"Measured on {machine}.", table(head, rows), "¹ Fewer than three runs."]
+    parts = [f"Measured on {machine}.", table(head, rows)]
+    if "¹" in parts[-1]:
+        parts.append("¹ Fewer than three runs.")
     parts.append("Versions: " + _versions(versions) + ".")
     parts += [f"- {label}: {reason}" for label, reason in _failures(results, failed)]
     return "\n\n".join(parts)
