@@ -55,7 +55,7 @@ def column(
     cells = []
     for entry, (value, text) in zip(entries, figures, strict=True):
         compared = not entry.ours and value is not None and ours
-        cells.append((text, f"{ratio(best(ours), value):.1f} ×" if compared and value is not None else "–"))
+        cells.append((text, f"{ratio(best(ours), value):.1f}×" if compared and value is not None else "–"))
     return cells
 
 

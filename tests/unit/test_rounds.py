@@ -160,7 +160,7 @@ def test_several_steps_are_one_update(bad: int | None, made: int) -> None:
 
 
 class Leaves(Parts):
-    """The other learners went on during part `left`."""
+    """The other learners made an update during part `left`."""
 
     def __init__(self, left: int) -> None:
         super().__init__(3, None)
