@@ -90,7 +90,7 @@ def harm(run: Run, every: float, until: float) -> None:
         back = run.wait(lambda members: members == whole)
         what, again = ("killed", "started") if kill else (f"stopped for {_STOPPED_SECONDS:g} s", "continued")
         print(
-            f"learner {victim} {what}: the others went on after {others:.2f} s; {again} {away:.2f} s later, and took "
+            f"learner {victim} {what}: the others continued after {others:.2f} s; {again} {away:.2f} s later, and took "
             f"part after {back:.2f} s",
             flush=True,
         )

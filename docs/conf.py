@@ -44,6 +44,8 @@ search_terms = {
     "quickstart": ["first run", "getting started"],
     "runs": ["metrics", "summary.json", "metrics.jsonl"],
     "training": ["resume", "budget", "number of actors"],
+    "learners": ["all-reduce", "data parallelism", "preemption"],
+    "communication": ["gradient compression", "error feedback", "bandwidth"],
     "cluster": ["Ray", "multi-node training"],
     "callbacks": ["Weights & Biases", "MLflow", "TensorBoard"],
     "algorithms": ["exploration"],

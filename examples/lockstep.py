@@ -49,12 +49,12 @@ def build_learner(ctx: Context, cfg: Config, sample: edges.Sample, publish: edge
 
 def program(cfg: Config) -> Program:
     p = Program("lockstep")
-    storage, alone = p.at(process="storage"), p.at()
+    storage, separate = p.at(process="storage"), p.at()
     queue = storage.add("queue", roles.Queue, capacity=cfg.actors)
     weights = storage.add("weights", roles.WeightStore)
     sample, publish = queue.edge(roles.Queue.sample, items=cfg.actors), weights.edge(roles.WeightStore.publish)
-    alone.add("learner", build_learner, cfg, sample=sample, publish=publish)
+    separate.add("learner", build_learner, cfg, sample=sample, publish=publish)
     for _ in range(cfg.actors):
         insert, pull = queue.edge(roles.Queue.insert), weights.edge(roles.WeightStore.pull)
-        alone.add("actor", build_actor, cfg, insert=insert, pull=pull)
+        separate.add("actor", build_actor, cfg, insert=insert, pull=pull)
     return p

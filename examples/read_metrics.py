@@ -29,7 +29,7 @@ def read_summaries(runs: list[Path]) -> pd.DataFrame:
 def waiting(metrics: pd.DataFrame) -> pd.Series:
     """Share of the time that each role waited for others, over the second half of a run.
 
-    The bottleneck waits least. A service, such as a queue, calls nobody and has 0%.
+    The bottleneck waits least. A service, such as a queue, makes no calls and has 0%.
     """
     shares = metrics.filter(regex=r"^role/.*/wait_share$")
     return shares.iloc[len(shares) // 2 :].mean().rename(lambda name: name.split("/")[1]).sort_values()

@@ -21,7 +21,8 @@ from pages import PAGES, ROOT, commands
 
 NEEDED = re.compile(r"--ray-address|my_package|minari:|--tls-|--callback|DIR|\$|pumped")
 MUJOCO = re.compile(r"Swimmer-v5|Hopper-v5|HalfCheetah-v5")
-COST_MODEL = "work: {env_step: {base: 1e-4}}\n"
+FILE = re.compile(r"^```yaml\n(# ([\w-]+\.yaml)\b.*?)^```", re.MULTILINE | re.DOTALL)
+"""A block of YAML that begins with the name of a file. Commands of the page may use this file."""
 SECONDS = 300
 
 
@@ -53,6 +54,8 @@ def expanded(pattern: str, directory: Path) -> list[str]:
 def follow(page: Path, directory: Path) -> list[str]:
     """Run the commands of a page; return the failed ones, each with the last line of its errors."""
     failed = []
+    for text, name in FILE.findall(page.read_text()):
+        (directory / name).write_text(text)
     for words in commands(page):
         result = " ".join(words)
         if needs_reader(result):
@@ -76,7 +79,6 @@ def follow(page: Path, directory: Path) -> list[str]:
 def main(names: list[str]) -> int:
     failed = []
     with tempfile.TemporaryDirectory() as directory:  # shared, because some pages use runs of earlier pages
-        (Path(directory) / "lan.yaml").write_text(COST_MODEL)
         shutil.copytree(ROOT / "examples", Path(directory) / "examples")
         for page in PAGES:
             if (not names or page.name in names) and commands(page):

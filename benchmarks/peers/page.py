@@ -27,7 +27,9 @@ def page(results: Results, versions: Mapping[str, str], failed: Mapping[str, str
     for number, entry in enumerate(shown):
         cells = [cell for made in columns for cell in made[number]]
         rows.append([f"{entry.label}", entry.said, *cells, _memory(results, entry)])
-    parts = [f"Measured on {machine}.", table(head, rows), "¹ Fewer than three runs."]
+    parts = [f"Measured on {machine}.", table(head, rows)]
+    if "¹" in parts[-1]:
+        parts.append("¹ Fewer than three runs.")
     parts.append("Versions: " + _versions(versions) + ".")
     parts += [f"- {label}: {reason}" for label, reason in _failures(results, failed)]
     return "\n\n".join(parts)
@@ -53,7 +55,7 @@ def column(
     cells = []
     for entry, (value, text) in zip(entries, figures, strict=True):
         compared = not entry.ours and value is not None and ours
-        cells.append((text, f"{ratio(best(ours), value):.1f} ×" if compared and value is not None else "–"))
+        cells.append((text, f"{ratio(best(ours), value):.1f}×" if compared and value is not None else "–"))
     return cells
 
 

@@ -54,7 +54,7 @@ def complaints(site: Path) -> list[str]:
                 found.append(f"{name} links to {target}, which does not exist")
             elif file in pages and unquote(parts.fragment) not in pages[file].anchors:
                 found.append(f"{name} links to {target}, which has no such anchor")
-    for path in sorted(site.rglob("*.css")):
+    for path in sorted([*site.rglob("*.css"), *site.rglob("*.svg")]):
         found += [f"{path.relative_to(site)} loads from another host" for _ in _FOREIGN.findall(path.read_text())]
     return found
 

@@ -27,6 +27,8 @@ LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<a
 GENERATED = re.compile(r"^[^\n]*<!-- generated: (?P<words>[^\n]*?) -->$", re.MULTILINE)
 _SHORT = 26
 """Longest inline code, in characters, that is kept on one line."""
+_SHORT_FLAG = 34
+"""The same for a flag: a line break after its hyphens would look like another flag."""
 _PAGE_TEXT = re.compile(r"`?(?:\.\./)*(?:docs/)?[\w/-]+\.md`?")
 
 
@@ -98,7 +100,8 @@ def _on_docstring(app: Any, what: str, name: str, obj: object, options: Any, lin
 
 def _on_resolved(app: Any, tree: nodes.document, name: str) -> None:
     for literal in tree.findall(nodes.literal):
-        if len(literal.astext()) <= _SHORT:
+        text = literal.astext()
+        if len(text) <= (_SHORT_FLAG if text.startswith("--") and " " not in text else _SHORT):
             literal["classes"].append("short")
 
 

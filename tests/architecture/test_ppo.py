@@ -54,7 +54,7 @@ def test_one_seed_gives_one_result(stage: Any) -> None:
     ids=["slow", "backup", "actors", "learner", "two at once", "lost replies"],
 )
 def test_every_step_is_of_the_version_just_published(faults: tuple[str, ...], settings: Any, stage: Any) -> None:
-    """No role waits forever, whichever role died."""
+    """No role waits forever, for any role that dies."""
     result = train(
         "ppo", on="simulation", run_dir=stage.run, faults=faults, **{**SMALL, "actors": 3, **settings}
     ).summary

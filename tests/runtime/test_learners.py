@@ -96,7 +96,7 @@ def test_learners_stay_equal_and_a_seed_gives_one_result(
     assert min(updates(saved, learner) for learner in range(learners)) > 3
     found = counters(runs[0].path)
     assert found["updates"] == max(updates(saved, learner) for learner in range(learners)), "each counts once"
-    assert not {name for name in found if name.startswith("group/")}, "nobody was lost, behind or in another state"
+    assert not {name for name in found if name.startswith("group/")}, "no learner was lost, behind or in another state"
 
 
 def test_learners_have_equal_weights_after_each_of_10000_updates(stage: Stage, monkeypatch: Any) -> None:

@@ -109,7 +109,7 @@ def test_ratios_are_to_the_best_of_ours() -> None:
     )
     rows = {row.split("|")[1].strip(): row for row in text.splitlines() if row.startswith("|")}
     appo = [cell.strip() for cell in rows["Sample Factory APPO"].split("|")]
-    assert appo[3:7] == ["30", "10.0 ×", "30.0 (2 of 3 runs)", "15.0 ×"]
+    assert appo[3:7] == ["30", "10.0×", "30.0 (2 of 3 runs)", "15.0×"]
     assert "not reached (1 of 3 runs)" in rows["RLlib IMPALA"]
     assert "sb3 did not install: no matching distribution" in text
 

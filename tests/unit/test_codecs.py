@@ -124,7 +124,7 @@ def test_powersgd_recovers_from_a_zero_gradient_and_bears_any_scale() -> None:
         after = codec.decode(codec.encode(vector, SECTIONS, sent[0]), SECTIONS)
         assert np.isfinite(after).all()
         error = np.linalg.norm((after - vector).astype(np.float64)) / np.linalg.norm(vector.astype(np.float64))
-        assert error < 0.95, "zero factors would remain zero for ever"
+        assert error < 0.95, "zero factors would remain zero forever"
 
 
 def test_workers_with_one_seed_begin_with_the_same_factors() -> None:

@@ -1,4 +1,4 @@
-"""Error feedback: what it keeps, what it is for, and when a memory is kept, left or lost."""
+"""Error feedback: the content of its memory, its effect on training, and when a memory is saved or lost."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_everything_is_sent_or_remembered(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_memory_stays_bounded(method: str) -> None:
-    """Each method is a contraction: what it loses of a vector is shorter than the vector."""
+    """Each method is a contraction: the error is shorter than the vector."""
     made, sizes = compressor(method), []
     for update in range(600):
         sent(made, gradient(update))
@@ -174,7 +174,7 @@ def gradients(like: torch.nn.Module, seed: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shards", [1, 3])
 def test_servers_apply_what_a_worker_sends(method: str, shards: int) -> None:
-    """With plain gradient descent, the parameters have moved by all gradients but for the memory."""
+    """With plain gradient descent, the parameters have moved by the sum of all gradients minus the memory."""
 
     async def scene() -> None:
         made, like = worker(shards, method), network()
@@ -224,7 +224,7 @@ def test_a_rank_that_compresses_no_layer_is_refused() -> None:
 
 
 class Equal:
-    """A learner whose state nobody needs, because all begin with the same."""
+    """A learner whose state no other learner needs, because all begin with the same."""
 
     updates = 0
 

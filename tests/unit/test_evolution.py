@@ -115,7 +115,7 @@ def test_ars_has_a_linear_network_and_settings_of_its_own() -> None:
     assert (plain.directions, plain.deviation, plain.top, plain.survival_bonus) == (32, 0.05, None, 0.0)
 
 
-def test_whoever_has_the_returns_has_the_same_parameters() -> None:
+def test_equal_returns_give_equal_parameters() -> None:
     algorithm = ES(pairs=4, noise=0.1, optimizer=StepConfig(anneal=True))
     table = NoiseTable(1000, seed=5)
     there = find_noise(table.address, seed=5)

@@ -106,7 +106,7 @@ QUANTITIES = [
         Quantity(
             f"how much faster than {peer}",
             "benchmarks.md",
-            rf"\| (?:PPO as )?{peer}[^|]*\| ours is = {NUMBER} ×",
+            rf"\| (?:PPO as )?{peer}[^|]*\| ours is = {NUMBER}×",
             rf"{NUMBER} (?:×|times) (?:as fast as |the (?:speed|steps per second) of )?{peer}",
         )
         for peer in PEERS

@@ -228,7 +228,7 @@ def test_a_learner_that_says_it_is_alive_is_waited_for() -> None:
         waiting = asyncio.create_task(made.combine(member(0), part(3)))
         for _ in range(10):
             ctx.time += TIMEOUT / 2
-            made._hear(member(1))
+            made._note_alive(member(1))
             await settle()
         assert not waiting.done()
         running.cancel()

@@ -58,7 +58,7 @@ async def turns_in_a_second(ctx: LocalContext, time: Clock) -> int:
         ((0.65, True), 18),  # others ask it for something
     ],
 )
-def test_who_is_alone_among_many_takes_fewer_turns(alone: tuple[float, bool] | None, turns: int) -> None:
+def test_an_exclusive_role_among_many_processes_takes_fewer_turns(alone: tuple[float, bool] | None, turns: int) -> None:
     async def play() -> int:
         ctx = a_context()
         if alone is not None:

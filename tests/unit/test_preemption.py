@@ -110,7 +110,7 @@ def test_items_that_do_not_count_are_replaced() -> None:
     play(scene())
 
 
-def test_a_batch_of_an_earlier_update_preempts_nobody() -> None:
+def test_a_batch_of_an_earlier_update_preempts_no_learner() -> None:
     async def scene() -> None:
         made = Scene(2, share=0.5)
         await made.enter()

@@ -149,6 +149,7 @@ def test_the_live_panel_draws_on_update_and_leaves_no_thread() -> None:
 def test_the_picture_is_an_svg_with_the_values() -> None:
     picture = render_svg(a_view())
     assert picture.startswith("<svg") and "211.5" in picture
+    assert "url(http" not in picture.replace('"', ""), "a viewer without a network would show no text"
 
 
 def test_the_final_lines_say_how_it_ended_and_where_it_is() -> None:

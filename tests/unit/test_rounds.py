@@ -17,7 +17,7 @@ from thespis.core.context import Identity
 from thespis.core.errors import NonFiniteLoss, ThespisError
 from thespis.core.program import Program
 from thespis.core.types import Array, Inputs, Unroll, Version, VersionedWeights
-from thespis.exchange.protocol import Alone, Left
+from thespis.exchange.protocol import LeftGroup, SingleLearner
 from thespis.experience.sources import OnPolicyRounds
 from thespis.roles.learner import Learner
 from thespis.roles.weight_store import WeightStore
@@ -105,7 +105,7 @@ class Once:
     async def close(self) -> None: ...
 
 
-class Parts(Alone):
+class Parts(SingleLearner):
     """Divides a batch into `number` parts; part `bad` has a non-finite loss."""
 
     def __init__(self, number: int, bad: int | None) -> None:
@@ -160,7 +160,7 @@ def test_several_steps_are_one_update(bad: int | None, made: int) -> None:
 
 
 class Leaves(Parts):
-    """The other learners went on during part `left`."""
+    """The other learners made an update during part `left`."""
 
     def __init__(self, left: int) -> None:
         super().__init__(3, None)
@@ -168,7 +168,7 @@ class Leaves(Parts):
 
     async def apply(self, gradients: list[torch.Tensor] | None, rows: int = 1) -> bool:
         if len(self.applied) == self._left:
-            raise Left
+            raise LeftGroup
         return await super().apply(gradients, rows)
 
 
@@ -178,7 +178,7 @@ def test_a_part_of_an_update_makes_a_version_of_its_own(left: int, updates: int)
     update: Any = Leaves(left)
     publish: Any = None
     learner = Learner(context(), Once(), update, update, publish)
-    with pytest.raises(Left):
+    with pytest.raises(LeftGroup):
         asyncio.run(learner.learn(unroll(Version(2, 0))))
     assert learner.updates == updates
 

@@ -1,4 +1,4 @@
-"""The insert counters of a checkpoint state what its roles hold, although a role goes on inserting while it saves."""
+"""The insert counters of a checkpoint equal the items of its roles, although a role inserts while it saves."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Exploration(Protocol):
     """How an algorithm explores. An actor sets its policy to `amount` before every unroll."""
 
     def describe(self) -> str:
-        """One phrase that says how training episodes explore, hence why their returns may differ from evaluations."""
+        """How training episodes explore, as one phrase; explains why their returns may differ from evaluations."""
 
     def amount(self, steps: int, environments: range, total: int) -> float | Array | None:
         """Exploration of `environments` out of `total`, after `steps` steps of all actors: epsilon or noise.

@@ -22,7 +22,7 @@ def validate_demonstrations(cfg: Any) -> None:
 def build_demonstrations(ctx: Context, cfg: Any) -> roles.Demonstrations:
     """All demonstrations as items of the algorithm.
 
-    They depend on the run's seed alone, so every incarnation of the role holds the same ones.
+    They depend only on the run's seed, so every incarnation of the role holds the same ones.
     """
     from thespis.experience.demonstrations import unrolls
     from thespis.experience.recording import gather

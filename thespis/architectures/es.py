@@ -44,7 +44,7 @@ class Config(Experiment):
     check_every: Count = 10
     """Compare the workers' parameters with the coordinator's by SHA-256 every N generations."""
     repeat_after: NonNegative = 3.0
-    """Send a unit to a second worker after N times the longest duration of recent units; 0 disables this."""
+    """Send a unit of work to a second worker after N times the longest duration of recent units; 0 disables this."""
     algorithm: ES = chosen(ES)
 
     def __post_init__(self) -> None:

@@ -48,10 +48,10 @@ class LearnersConfig:
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("learners",)
 
     learners: RoleCount = 1
-    """Number of learners. Each computes gradients of its own batch, and all apply their mean, so an update learns from
+    """Number of learners. Each computes gradients of its own batch, and all apply the mean. An update then learns from
     --learners times as many steps."""
     learner_timeout: Positive = 3.0
-    """Continue without a learner that is silent for N seconds. It must be longer than the computation of one
+    """Continue without a learner that sends no heartbeat for N seconds. It must be longer than the computation of one
     gradient."""
     compression: CompressionConfig = inline(CompressionConfig)
 

@@ -139,7 +139,7 @@ def validate(cfg: Config, spaces: Spaces) -> None:
 
 
 def on_finish(cfg: Config, path: Path) -> list[str]:
-    """Describe and plot the population's history; returns the lines to print."""
+    """Describe and plot the population's history; return the lines to print."""
     from thespis.population.plot import describe_ancestry, draw_ancestry
 
     return [*describe_ancestry(path), draw_ancestry(path)]

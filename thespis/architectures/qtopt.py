@@ -79,9 +79,9 @@ def validate(cfg: Config, spaces: Spaces) -> None:
 def program(cfg: Config) -> Program:
     """Wire the figure above."""
     p = Program("qtopt")
-    alone, server = p.at(restarts=3), roles.AveragingServer
+    separate, server = p.at(restarts=3), roles.AveragingServer
     rule: dict[str, Any] = {"optimizer": cfg.algorithm.optimizer, "budget": cfg.budget}
-    handles = [alone.add("server", server, **rule, decay=cfg.decay, lag=cfg.lag) for _ in range(cfg.shards)]
+    handles = [separate.add("server", server, **rule, decay=cfg.decay, lag=cfg.lag) for _ in range(cfg.shards)]
     servers, lagged = Servers(handles), tuple(each.edge(server.lagged) for each in handles)
     replay, storage = add_replay(p, cfg), p.at(process="storage", colocate="learner", restarts=3)
     sample_demos = None
@@ -90,7 +90,7 @@ def program(cfg: Config) -> Program:
         sample_demos = demos.edge(roles.Demonstrations.sample)
     buffer = storage.add("buffer", roles.TrainBuffer, capacity=cfg.buffer)
     for _ in range(cfg.updaters):
-        alone.add(
+        separate.add(
             "updater",
             build_updater,
             cfg,
@@ -103,7 +103,7 @@ def program(cfg: Config) -> Program:
         )
     sample = buffer.edge(roles.TrainBuffer.sample)
     for _ in range(cfg.trainers):
-        alone.add("trainer", build_trainer, cfg, sample=sample, joins=servers.joins, pushes=servers.pushes)
+        separate.add("trainer", build_trainer, cfg, sample=sample, joins=servers.joins, pushes=servers.pushes)
     actors, after = p.at(restarts=3, counts_as_actor=True), handles[0].edge(server.after)
     for index in range(cfg.actors):
         actors.add("actor", build_waiting_actor, cfg, insert=replay.insert(index), after=after, pulls=servers.pulls)

@@ -11,8 +11,9 @@ from thespis.training.registry import PAIRS, architecture, architectures
 
 _HELP = """usage: thespis list
 
-List the architectures, each with a one-line description and its algorithms, the default algorithm first. The short
-names below them select an algorithm in the architecture it is usually trained with.
+List the architectures, each with a one-line description and its algorithms, the
+default algorithm first. The short names below the architectures stand for an algorithm
+in its usual architecture.
 """
 
 

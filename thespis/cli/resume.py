@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 _USAGE = """usage: thespis resume RUN [--trust] [settings]
 
-Continue a run from its newest valid checkpoint. The settings of thespis train apply, e.g. --total-steps (counted from
-the start of the run), --stop-at-return, --actors, --on, --optimizer.learning-rate. Settings that determine the saved
-state (seed, network, sizes) cannot change. --trust executes the code that the run names, regardless of its origin.
+Continue a run from its newest valid checkpoint. The settings of thespis train apply,
+such as --total-steps (counted from the start of the run), --stop-at-return, --actors,
+--on or --learning-rate. Settings that determine the saved state (seed, network, sizes)
+cannot change. --trust executes the code that the run names, regardless of its origin.
 
 thespis resume RUN --help lists every setting of the run.
 """

@@ -18,20 +18,20 @@ class CompressionConfig:
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("gradients", "gradients_share", "gradients_rank", "gradients_feedback")
 
     gradients: Literal["float32", "float16", "bfloat16", "int8", "topk", "sign", "powersgd"] = "float32"
-    """Form of gradients in messages: float32 (exact), float16 or bfloat16 (half the bytes), int8 (a quarter), topk
+    """Encoding of gradients in messages: float32 (exact), float16 or bfloat16 (half the bytes), int8 (a quarter), topk
     (only the largest --gradients-share), sign (one bit per number), or powersgd (low-rank factors of each matrix)."""
     gradients_share: Annotated[float, Bounds(above=0, most=0.5)] = _SHARE
     """Share of the numbers of a gradient that topk sends: those of the largest magnitude."""
     gradients_rank: Count = _RANK
     """Rank of the factors of powersgd (Vogels et al., 2019)."""
     gradients_feedback: bool = True
-    """Error feedback: add what the compression of a gradient loses to the next gradient."""
+    """Error feedback: add the part of a gradient that compression loses to the next gradient."""
 
     def __post_init__(self) -> None:
         if self.gradients != "topk" and self.gradients_share != _SHARE:
             raise ThespisError("--gradients-share is the share that topk sends; give --gradients topk, or leave it off")
         if self.gradients != "powersgd" and self.gradients_rank != _RANK:
-            raise ThespisError("--gradients-rank is that of powersgd; give --gradients powersgd, or leave it off")
+            raise ThespisError("--gradients-rank is the rank of powersgd; give --gradients powersgd, or leave it off")
         if not self.compresses and not self.gradients_feedback:
             raise ThespisError(
                 "--gradients float32 loses nothing, so there is no error to feed back; leave off --gradients-feedback"
@@ -39,7 +39,7 @@ class CompressionConfig:
 
     @property
     def compresses(self) -> bool:
-        """Whether gradients have another form than float32."""
+        """Whether gradients have another encoding than float32."""
         return self.gradients != "float32"
 
     def describe(self) -> str:

@@ -203,7 +203,7 @@ class Transitions:
         return environments * (self.unroll_length + waiting)
 
     def check_rows(self, rows: int, environments: int) -> None:
-        """Accept any size: the replay itself refuses one that two unrolls of every actor would overflow."""
+        """Accept any size: the replay itself refuses a capacity below two unrolls of every actor."""
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class Experiment:
 
     @property
     def exploration(self) -> str:
-        """One phrase that says how training episodes explore, hence why their returns may differ from evaluations."""
+        """How training episodes explore, as one phrase; explains why their returns may differ from evaluations."""
         return "" if self.learned is None else str(self.learned.exploration.describe())
 
     @property

@@ -203,7 +203,7 @@ class Combine(Named, Protocol):
 
 
 class HasBatch(Named, Protocol):
-    """Tell a group of learners that this one has a whole batch for an update."""
+    """Signal to a group of learners that this one has a whole batch for an update."""
 
     def __call__(self, member: Member, update: int, /) -> Awaitable[None]: ...
 

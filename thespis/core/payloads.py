@@ -96,7 +96,7 @@ class Contribution(NamedTuple):
 
     @property
     def turn(self) -> tuple[int, int]:
-        """The place of the round in the run; it is the same for all learners that are in step."""
+        """The round that this part belongs to. Learners in step with each other are in the same round."""
         return self.update, self.call
 
 

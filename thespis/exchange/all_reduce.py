@@ -27,7 +27,7 @@ from thespis.core.payloads import Combined, Contribution, GradientMessage, Membe
 from thespis.core.types import Array
 from thespis.exchange.codecs import cut_sections
 from thespis.exchange.compression import Compressor, decompress, refuse_rank
-from thespis.exchange.protocol import Left, Replica
+from thespis.exchange.protocol import LeftGroup, Replica
 from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 
 _DIGEST_EVERY = 100
@@ -82,7 +82,7 @@ class AllReduce:
         self._batch_steps, self._calls = steps, 0
 
     async def end_batch(self) -> None:
-        """Give this learner's state to newcomers, if the group asked for it."""
+        """Send this learner's state to newcomers, if the group asked for it."""
         await self._offer_state()
 
     async def gather(self, statistics: Array) -> list[Array]:
@@ -119,7 +119,7 @@ class AllReduce:
                 self._compressor.forget()
 
     async def _encode(self, gradients: list[Tensor]) -> GradientMessage | None:
-        """The gradients as one message; None if they are compressed and not finite, because no memory may hold them."""
+        """The gradients as one message; None if compressed ones are not finite, because no memory may hold them."""
         if self._compressor is not None and not math.isfinite(clip_gradients(gradients, self._clip)):
             return None
         flat: Array = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
@@ -131,7 +131,7 @@ class AllReduce:
     async def _combine(
         self, *, gradients: GradientMessage | None = None, rows: int = 0, statistics: Array | None = None
     ) -> Combined:
-        """Take part in one round. Raises `Left` if the group went on without this learner."""
+        """Take part in one round. Raises `LeftGroup` if this learner is no longer a member."""
         assert self._replica is not None
         update, first = self._replica.updates, self._calls == 0
         part = Contribution(
@@ -146,7 +146,7 @@ class AllReduce:
         )
         combined = await self._group.combine(self._member, part)
         if combined is None:
-            raise Left
+            raise LeftGroup
         self._calls += 1
         self._optimizer.steps += combined.steps
         self._optimizer.fraction = combined.fraction
@@ -163,7 +163,7 @@ class AllReduce:
             await self._group.offer(self._member, ({name: array.copy() for name, array in arrays.items()}, values))
 
     async def _send_heartbeats(self) -> None:
-        """Say again and again that this learner is alive, also while it waits for a batch."""
+        """Send heartbeats forever, also while this learner waits for a batch."""
         while True:
             await self._group.heartbeat(self._member)
 
@@ -175,7 +175,7 @@ class AllReduce:
 
 
 def _digest_of(replica: Replica) -> int:
-    """A digest of everything in which equal learners are equal: not their clocks and error memories."""
+    """A digest of the state that equal learners share: everything but clocks and error memories."""
     arrays, _ = replica.state()
     digest = 0
     for name in sorted(arrays):

@@ -159,7 +159,7 @@ class PowerSGD:
         return sum(columns * self._rank for rows, columns in sections.tolist() if self.factors(rows, columns))
 
     def _directions(self, number: int, columns: int, warm: Array | None) -> Array:
-        """Unit columns to multiply a matrix by: those of the previous right factor, random ones where it has none.
+        """Unit columns to multiply a matrix by: the previous right factor, with random columns instead of zero ones.
 
         Without the replacement, the factors of one zero gradient would be the zero factors of all later ones.
         """

@@ -3,7 +3,7 @@
     corrected = gradient + memory;  send encode(corrected);  memory = corrected - decode(sent)
 
 Every number that the encoding loses is sent later. The memory belongs to the sender: it is part of its checkpoint, and
-a sender that restarts has an empty one, because a part of what the checkpoint holds has been sent since.
+a restarted sender has an empty one, because a part of the saved memory has been sent since the checkpoint.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from thespis.exchange.codecs import PowerSGD, build_codec, size_of
 class Compressor:
     """One sender's encoder and its error memory.
 
-    `encode` changes nothing until `commit`: a learner whose gradient is not applied encodes the next one as if this one
-    had not been.
+    `encode` changes nothing until `commit`: a gradient that is not applied has no effect on the next encoding.
     """
 
     def __init__(self, ctx: Context, cfg: CompressionConfig, sections: Array) -> None:
@@ -50,7 +49,7 @@ class Compressor:
         return sent
 
     def commit(self) -> None:
-        """Keep what the last encoding lost, because the gradient counts as delivered."""
+        """Store the loss of the last encoding in the memory, because the gradient counts as delivered."""
         assert self._pending is not None
         self._memory, self._previous = self._pending
         self._pending = None

@@ -19,12 +19,12 @@ from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.edges import JoinShared
 from thespis.core.types import Array, Version
-from thespis.exchange.protocol import Alone, Replica
+from thespis.exchange.protocol import Replica, SingleLearner
 from thespis.exchange.push_pull import HasParameters, flatten_parameters, parameter_layout
 from thespis.exchange.shared import attach
 
 
-class Hogwild(Alone):
+class Hogwild(SingleLearner):
     """A learner's copy of the parameters, and the shared parameters that it updates without a lock.
 
     Each worker counts its updates, steps and seconds in its own array entry, so these counts are exact.

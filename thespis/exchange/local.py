@@ -10,11 +10,11 @@ from thespis.core.budget import Budget
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.types import Array
-from thespis.exchange.protocol import Alone, Replica
+from thespis.exchange.protocol import Replica, SingleLearner
 from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 
 
-class LocalExchange(Alone):
+class LocalExchange(SingleLearner):
     """Apply gradients here. This is the only learner, so its steps are the steps of the run."""
 
     def __init__(self, ctx: Context, cfg: OptimizerConfig, parameters: Sequence[Tensor], budget: Budget) -> None:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Left(Exception):
-    """The other learners went on without this one; it must enter their group again."""
+class LeftGroup(Exception):
+    """This learner is no longer a member of its group, and must enter again."""
 
 
 class Replica(Protocol):
@@ -44,7 +44,7 @@ class Exchange(Protocol):
         """Whether this learner counts the updates of its weights; of several equal learners one does."""
 
     async def begin(self, replica: Replica) -> None:
-        """Agree on the initial parameters. Also called to enter again after `Left`."""
+        """Agree on the initial parameters. Also called to enter again after `LeftGroup`."""
 
     def begin_batch(self, steps: int) -> None:
         """Announce a batch of `steps` environment steps. Schedules follow the steps of all learners together."""
@@ -53,10 +53,10 @@ class Exchange(Protocol):
         """Count the batch as learned, so that a checkpoint includes it. The learner's state is consistent here."""
 
     async def gather(self, statistics: Array) -> list[Array]:
-        """The statistics of the batches of all equal learners, in a fixed order. Raises `Left`."""
+        """The statistics of the batches of all equal learners, in a fixed order. Raises `LeftGroup`."""
 
     async def apply(self, gradients: list[Tensor] | None, rows: int = 1) -> bool:
-        """Apply one gradient step; returns whether the parameters changed, which makes a version. Raises `Left`.
+        """Apply one gradient step; returns whether the parameters changed, which makes a version. Raises `LeftGroup`.
 
         `rows`: number of rows that the loss is a mean of. None: this learner's gradients must not be applied. It still
         takes part, because other learners may wait for its vote.
@@ -69,8 +69,8 @@ class Exchange(Protocol):
         """Load what `state` returned."""
 
 
-class Alone:
-    """Base of exchanges of a learner without equals. It needs no statistics but its own."""
+class SingleLearner:
+    """Base of exchanges of a single learner, which needs no statistics of others."""
 
     shared: ClassVar = False
     leads: ClassVar = True

@@ -33,7 +33,7 @@ from thespis.core.types import (
 )
 from thespis.exchange.codecs import cut_sections
 from thespis.exchange.compression import Compressor, refuse_rank
-from thespis.exchange.protocol import Alone, Replica
+from thespis.exchange.protocol import Replica, SingleLearner
 
 
 class HasParameters(Protocol):
@@ -46,7 +46,7 @@ class HasParameters(Protocol):
         """Return the parameters by name."""
 
 
-class PushPull(Alone):
+class PushPull(SingleLearner):
     """A learner's side of the gradient edge. It calls all shards concurrently and waits for the slowest."""
 
     def __init__(

@@ -35,10 +35,10 @@ class NStep:
         return pending[complete], pending[~complete]
 
     def complete(self, steps: StepStorage, numbers: Array) -> Array:
-        """Which rows have complete windows: bool `[N]`.
+        """Return which rows have complete windows: bool `[N]`.
 
-        With stored values the window includes the value of the observation after it, so the policy must have acted
-        there.
+        If values are stored, a window also needs the value of the observation after it, so the policy must have acted
+        on that observation.
         """
         over = np.zeros(len(numbers), np.bool_)
         known = np.ones(len(numbers), np.bool_)

@@ -34,7 +34,7 @@ class Sampler(Protocol):
         """Draw `number` slots, with repetition. At least one item must be stored."""
 
     def weigh(self, slots: Array) -> Array:
-        """Importance weights, float32 `[N]`, in a unit that all replays of one kind share."""
+        """Importance weights, float32 `[N]`, on a scale that all shards and replays of one kind share."""
 
     def prioritise(self, slots: Array, priorities: Array) -> None:
         """Set priorities of the items at `slots`."""

@@ -109,7 +109,7 @@ class Preemption:
     async def collect(
         self, sample: Sample, items: int, present: Callable[[list[Unroll]], list[Unroll]] = list
     ) -> list[Unroll]:
-        """Wait for `items` unrolls, or for fewer. `present`: returns those that may be part of the batch."""
+        """Wait for `items` unrolls, or for fewer. `present`: returns the unrolls that may be part of the batch."""
         update = self._version().update
         preempted = self._ctx.ahead(self._preempt(self._member, update))
         unrolls: list[Unroll] = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from thespis.algorithms.es import ES
 
 _HISTORY = 64
-"""Generations a worker may be behind and still catch up from returns alone."""
+"""Largest number of generations that a worker can catch up from returns only."""
 _LAST_SECONDS = 0.1
 """Delay after the last generation, long enough for the runtime to learn of it."""
 _SPENT = "es/steps_of_generations"
@@ -318,7 +318,7 @@ class Coordinator:
     # -- updates for workers ----------------------------------------------------------------------
 
     def _news(self, have: int | None) -> Snapshot | tuple[Generation, ...]:
-        """What a worker needs to get from generation `have` to the current one."""
+        """The data that takes a worker from generation `have` to the current one."""
         behind = self._evolution.generation - have if have is not None else -1
         if behind == 0:
             return ()

@@ -19,7 +19,7 @@ from thespis.roles.replay import Replay
 class Demonstrations(Replay):
     """A replay without inserts: nothing is overwritten, and only priorities change.
 
-    A checkpoint holds the priorities alone. Each incarnation reads the episodes again from the same source.
+    A checkpoint holds only the priorities. Each incarnation reads the episodes again from the same source.
     """
 
     description: ClassVar = RoleDescription(

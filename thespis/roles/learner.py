@@ -14,12 +14,12 @@ from thespis.core.errors import NonFiniteLoss, ThespisError
 from thespis.core.finite_weights import check_finite_weights
 from thespis.core.service import RoleDescription
 from thespis.core.types import Array, Version, VersionedWeights, lags
-from thespis.exchange.protocol import Exchange, Left
+from thespis.exchange.protocol import Exchange, LeftGroup
 
 _METRICS_SECONDS = 0.2
 """Seconds between loss statistics and checks of the weights. Both cost a few percent of an update."""
 _PATIENCE = 100
-"""Consecutive batches with a non-finite loss after which the learner gives up."""
+"""Consecutive batches with a non-finite loss after which the learner fails."""
 
 
 class Batch(Protocol):
@@ -117,7 +117,7 @@ class Learner:
         await self._share()
 
     async def _learn_in_step(self, batch: Batch) -> bool:
-        """Learn from a batch; False if it is outdated, because the other learners went on without this one.
+        """Learn from a batch; False if it is outdated, because the other learners made an update without this one.
 
         If they did not, the batch is used again: actors that wait for the next version would insert no other.
         """
@@ -125,7 +125,7 @@ class Learner:
         while self.version == version:
             try:
                 priorities = await self.learn(batch)
-            except Left:
+            except LeftGroup:
                 await self._enter()
             else:
                 await self._source.done(batch, priorities)
@@ -147,7 +147,7 @@ class Learner:
         self._exchange.begin_batch(after - self._steps)
         try:
             outcome = await self._descend(batch)
-        except Left:
+        except LeftGroup:
             self._updates += self._partly_applied  # a part of the minibatches makes a new version too
             raise
         self._steps = after
@@ -208,7 +208,7 @@ class Learner:
         await self._source.close()
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Weights, optimiser and update state, and counts: all that a later incarnation needs to continue."""
+        """Weights, optimiser and update state, and counts, from which a later incarnation continues."""
         weights = self._update.weights() if self._publish is not None else {}
         arrays = {f"weights/{name}": value for name, value in weights.items()}
         arrays |= {f"exchange/{name}": value for name, value in self._exchange.state().items()}

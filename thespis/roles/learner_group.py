@@ -19,7 +19,7 @@ from thespis.core.types import Array
 from thespis.exchange.compression import GroupCompressor, decompress
 
 _TICKS = 4
-"""Checks per timeout, and the shares of a timeout after which a learner says again that it is alive."""
+"""Checks per timeout, and heartbeats of a learner per timeout."""
 _FORM_SECONDS = 10.0
 """How long the first learner of a new run waits for the others."""
 
@@ -59,11 +59,11 @@ class LearnerGroup:
     `timeout` seconds; the round then ends without it. A learner that enters loads the state of a member between two
     updates. All decisions are made here, so that no two learners can disagree about a round.
 
-    A learner that collects its batch may wait for `preempt`, which tells it that enough others have theirs.
+    A learner that collects its batch may wait for `preempt`, which returns when enough others have a batch.
 
-    The members are those of the highest update. A learner that falls behind, e.g. because it was stopped, receives the
-    reply None and enters again. After its own restart the group forms anew. The error memory of compressed
-    gradients is its only state; a restart loses it.
+    All members are at the highest update. A learner that falls behind, e.g. because it was stopped, receives None and
+    enters again. A restarted group has no members at first. The error memory of compressed gradients is its only
+    state; a restart loses it.
     """
 
     description: ClassVar = RoleDescription(
@@ -91,16 +91,15 @@ class LearnerGroup:
         """`learners`: how many a new run waits for. `averages`: combine gradients to their mean over all rows.
 
         Without `averages` they are added up, for losses that are sums over rows. `preempt_share`: the share of the
-        members that must have a batch before `preempt` tells the others to use what they have. `compression`: of what
-        is returned.
+        members that must have a batch before `preempt` returns. `compression`: of the combined gradients.
         """
         self._ctx, self._learners, self._timeout, self._averages = ctx, learners, timeout, averages
         self._preempt_share = preempt_share
         self._compressor = GroupCompressor(ctx, compression) if compression.compresses else None
-        # A group that is formed again has waited for its learners before.
+        # After a restart the learners are already running, so the wait is short.
         self._form_seconds = _FORM_SECONDS if not ctx.identity.restarts else timeout / _TICKS
         self._members: dict[int, int] = {}
-        self._heard: dict[Member, float] = {}
+        self._last_heartbeat: dict[Member, float] = {}
         self._newcomers: dict[int, _Newcomer] = {}
         self._round: dict[int, _Part] = {}
         self._first_join: float | None = None
@@ -115,14 +114,14 @@ class LearnerGroup:
             raise ThespisError(f"{name}: the group waits for {learners} learners, but {callers} call it")
 
     async def run(self) -> None:
-        """Form the group when it has waited long enough, and let silent members go."""
+        """Form the group when it has waited long enough, and remove members without a heartbeat."""
         while True:
             await self._ctx.sleep(self._timeout / _TICKS)
             self._form_if_due()
             if self._round or self._newcomers:
                 deadline = self._ctx.now() - self._timeout
                 for index, incarnation in list(self._members.items()):
-                    if index not in self._round and self._heard[Member(index, incarnation)] < deadline:
+                    if index not in self._round and self._last_heartbeat[Member(index, incarnation)] < deadline:
                         self._ctx.count("group/timeouts")
                         self._remove(Member(index, incarnation))
 
@@ -130,7 +129,7 @@ class LearnerGroup:
 
     async def heartbeat(self, member: Member) -> None:
         """Note that a learner is alive. The runtime cancels pending calls at once when the learner's process ends."""
-        self._hear(member)
+        self._note_alive(member)
         try:
             await asyncio.sleep(self._timeout / _TICKS)
         except asyncio.CancelledError:
@@ -140,9 +139,9 @@ class LearnerGroup:
     async def join(self, member: Member, update: int, digest: int) -> Admission:
         """Wait until the learner may enter.
 
-        `digest`: of its weights. With the update count it tells whether the learner needs the state of another one.
+        `digest`: of its weights. A learner whose update count or digest differs receives the state of a member.
         """
-        self._hear(member)
+        self._note_alive(member)
         self._members.pop(member.learner, None)
         self._drop_part(member.learner)
         admitted = asyncio.get_running_loop().create_future()
@@ -160,7 +159,7 @@ class LearnerGroup:
 
     async def offer(self, member: Member, state: RoleState) -> None:
         """Admit all newcomers with the state of a member."""
-        self._hear(member)
+        self._note_alive(member)
         if self._members.get(member.learner) != member.incarnation:
             return
         for newcomer in self._newcomers.values():
@@ -170,7 +169,7 @@ class LearnerGroup:
 
     async def combine(self, member: Member, part: Contribution) -> Combined | None:
         """Contribute to the current round, and return its result when all members have contributed."""
-        self._hear(member)
+        self._note_alive(member)
         if self._members.get(member.learner) != member.incarnation:
             return None
         made = self._round[member.learner] = _Part(part)
@@ -185,13 +184,13 @@ class LearnerGroup:
 
     async def ready(self, member: Member, update: int) -> None:
         """Note that a learner has a whole batch for an update, before it computes the gradients."""
-        self._hear(member)
+        self._note_alive(member)
         if self._members.get(member.learner) == member.incarnation:
             self._has_batch(member, update)
 
     async def preempt(self, member: Member, update: int) -> None:
         """Wait until enough members have a batch for an update; this learner then uses what it has."""
-        self._hear(member)
+        self._note_alive(member)
         self._release(member.learner)
         signal = asyncio.get_running_loop().create_future()
         self._slow[member.learner] = _Slow(update, signal)
@@ -211,18 +210,18 @@ class LearnerGroup:
 
     # -- members ----------------------------------------------------------------------------------
 
-    def _hear(self, member: Member) -> None:
-        self._heard[member] = self._ctx.now()
+    def _note_alive(self, member: Member) -> None:
+        self._last_heartbeat[member] = self._ctx.now()
 
     def _admit(self, newcomer: _Newcomer, admission: Admission) -> None:
         member = newcomer.member
         self._members[member.learner] = member.incarnation
-        self._hear(member)
+        self._note_alive(member)
         if not newcomer.admitted.done():  # its process may have ended just now; `join` then removes it
             newcomer.admitted.set_result(admission)
 
     def _form_if_due(self) -> None:
-        """Make members of all newcomers that have the newest state, if there are no members yet."""
+        """If there are no members, admit all newcomers that have the newest state."""
         if self._members or not self._newcomers or self._first_join is None:
             return
         waited = self._ctx.now() - self._first_join
@@ -239,8 +238,8 @@ class LearnerGroup:
         self._first_join, self._form_seconds = None, self._timeout / _TICKS
 
     def _remove(self, member: Member) -> None:
-        """Go on without a learner, if this incarnation of it is a member or waits to enter."""
-        self._heard.pop(member, None)
+        """Remove this incarnation of a learner from the members or the newcomers."""
+        self._last_heartbeat.pop(member, None)
         newcomer = self._newcomers.get(member.learner)
         if newcomer is not None and newcomer.member == member:
             del self._newcomers[member.learner]
@@ -249,12 +248,12 @@ class LearnerGroup:
             self._ctx.count("group/lost")
             self._drop_part(member.learner)
         if not self._members and self._newcomers and self._first_join is None:
-            self._first_join = self._ctx.now()  # nobody is left whose state they could load
+            self._first_join = self._ctx.now()  # no member is left whose state they could load
         self._close_if_complete()
         self._signal_slow()
 
     def _drop_part(self, index: int) -> None:
-        """Take a contribution out of the current round; if its learner still waits, tell it to enter again."""
+        """Remove a contribution from the current round. A waiting learner receives None and enters again."""
         part = self._round.pop(index, None)
         if part is not None and not part.combined.done():
             part.combined.set_result(None)
@@ -267,7 +266,7 @@ class LearnerGroup:
         self._signal_slow()
 
     def _signal_slow(self) -> None:
-        """Tell slow learners to use what they have if enough members have a batch, or if they are no members."""
+        """Release slow learners if enough members have a batch, or if they are no members."""
         enough = self._preempt_share * len(self._members) - 1e-9
         for index, slow in list(self._slow.items()):
             ready = sum(self._ready.get(member, -1) >= slow.update for member in self._members)
@@ -282,7 +281,7 @@ class LearnerGroup:
     # -- rounds -----------------------------------------------------------------------------------
 
     def _close_if_complete(self) -> None:
-        """End the round if all members have contributed. Those in another state must enter again."""
+        """End the round if all members have contributed. Members in another state must enter again."""
         if not self._members or self._round.keys() != self._members.keys():
             return
         turns = {index: part.contribution.turn for index, part in self._round.items()}

@@ -67,11 +67,11 @@ def _match_counters(
     received: Mapping[tuple[str, int], ReportedItems],
     absent: Set[tuple[str, int]],
 ) -> None:
-    """Let the insert counters state what the saved roles hold.
+    """Set the insert counters to the items that the saved roles hold.
 
-    A role goes on inserting, and reporting, after the copy of its state is taken. A resumed run does not have these
-    items, so they do not count. Items that an absent role held after its last saved state are lost. Items of a role
-    that saved, died and was restarted from an older state while others saved are not lost: this checkpoint has them.
+    A role continues to insert and to report after its state is copied. A resumed run does not have these items, so
+    they do not count. Items that an absent role held after its last saved state are lost. Items of a role that saved,
+    died and was restarted from an older state while others saved are not lost, because this checkpoint has them.
     """
     for key, (counter, items) in received.items():
         beyond = items - inserted_items(load_values(staging, *key), counter)

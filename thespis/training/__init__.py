@@ -1,1 +1,1 @@
-"""Runs: launch, resume, load and evaluate."""
+"""Training runs: launch, resume, load and evaluate them."""

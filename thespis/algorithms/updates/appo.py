@@ -48,7 +48,7 @@ def appo_loss(
 
 
 class APPOUpdate(PolicyUpdate):
-    """The APPO update: unrolls, perhaps of older policies, to gradients; one step per batch."""
+    """The APPO update: one gradient step per batch of unrolls, which may be of older policies."""
 
     minibatches: ClassVar[None] = None
 

@@ -30,8 +30,7 @@ class Minibatch:
     targets: Tensor
     valid: Tensor
     advantage_moments: tuple[float, float] | None = None
-    """Mean and standard deviation of the advantages of all learners' minibatches; None if this learner has no
-    equals."""
+    """Mean and standard deviation of the advantages of all learners' minibatches; None if there is one learner."""
 
     @property
     def rows(self) -> int:

@@ -119,7 +119,7 @@ class RMSProp(Optimizer):
 
 
 def build_optimizer(cfg: OptimizerConfig, parameters: Iterable[Tensor]) -> Optimizer:
-    """Build the optimiser `cfg.kind`."""
+    """Build an optimiser of the kind `cfg.kind`."""
     if cfg.kind == "adam":
         return Adam(parameters, cfg.epsilon, cfg.beta2)
     if cfg.kind == "rmsprop":

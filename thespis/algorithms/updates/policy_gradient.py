@@ -50,7 +50,7 @@ class PolicyUpdate:
         self._discount, self._reward = discount, reward
         self._return_scale = ReturnScale()
         self._gathered: Sequence[Array] | None = None
-        """Statistics of the current batches of all learners; None if this learner has no equals."""
+        """Statistics of the current batches of all learners; None if there is one learner."""
         self._normalizes = isinstance(network, Agent) and network.encoder.normalizes
 
     def observe(self, batch: Unroll) -> None:

@@ -1,4 +1,4 @@
-"""What updates from a replay share with those of other learners: importance weights and observation statistics."""
+"""Statistics that learners with a replay share: importance weights and observation moments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ReplayStatistics:
     prioritised: bool
     """Whether batches have importance weights."""
     _gathered: Sequence[Array] | None = None
-    """Statistics of the current batches of all learners; None if this learner has no equals."""
+    """Statistics of the current batches of all learners; None if there is one learner."""
 
     def rows(self, part: ReplaySample) -> int:
         """Number of items of a batch, of which the loss is a mean."""

@@ -62,7 +62,7 @@ class Update(Protocol):
 class SharedUpdate(Update, Protocol):
     """An update that several equal learners make together, each from its own batch.
 
-    Their gradients are averaged by `rows`. What a loss needs to know of the batches of all learners goes through
+    Their gradients are averaged by `rows`. Values of a loss that depend on the batches of all learners come from
     `statistics`: once per batch before its minibatches, and once per minibatch before its gradients.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from itertools import cycle
 from types import TracebackType
@@ -25,6 +26,7 @@ _NARROWEST = 70
 _LABELS = 17
 _BUSY = ("green3", "cyan3", "medium_purple2", "gold3", "orange3")
 _WAIT = "grey35"
+_FONT = re.compile(r"\s*@font-face {.*?}", re.DOTALL)
 _FILLS = (("queue", "queue/fill"), ("replay", "replay/fill"), ("batch", "inference/batch_fill"))
 
 
@@ -239,7 +241,8 @@ def _trouble(view: View) -> Iterator[Text]:
 
 
 def render_svg(view: View) -> str:
-    """The panel as SVG."""
+    """The panel as SVG. It loads no font: a viewer would show no text until a download fails."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(render(view, WIDTH))
-    return console.export_svg(title=f"thespis train {view.identity.architecture}")
+    svg = console.export_svg(title=f"thespis train {view.identity.architecture}")
+    return _FONT.sub("", svg)

@@ -194,7 +194,10 @@ class RaySupervisor(Supervisor):
         done, _ = await asyncio.wait({ready}, timeout=limit)
         if not done:
             (bundle,) = (bundle for bundle in self._bundles if process.name in bundle.processes)
-            what = f"{process.name} was not placed within {limit:g} s: {bundle.demand}. {supply()}"
+            what = (
+                f"{process.name} was not placed and started within {limit:g} s: {bundle.demand}. {supply()}. "
+                "If the nodes are busy, raise --placement-timeout"
+            )
             role = process.start.identities[0].role
             if not any(role == other.start.identities[0].role for other in self._actors.values() if other.up):
                 self._session.end("error", what, blame_user=True)
