@@ -310,7 +310,8 @@ def main() -> int:
             took = time.monotonic() - began
             struck = " ".join(f"{number} {how}" for how, number in sorted(result.struck.items()))
             ended = f"exit {result.code} {result.reason:14}{took:6.1f} s"
-            print(f"{number:3} {architecture:22}{struck:24} {ended}  {'; '.join(result.faults) or 'ok'}")
+            faults = "; ".join(result.faults) or "ok"
+            print(f"{number:3} {architecture:22}{result.ends_by:9}{struck:24} {ended}  {faults}")
             if result.faults or result.code:
                 print("    " + result.text.strip().replace("\n", "\n    "))
             sys.stdout.flush()
