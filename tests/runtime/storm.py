@@ -70,6 +70,8 @@ LIVE_SECONDS = 90.0
 """Time from the last kill to a checkpoint with more updates, on a busy machine."""
 END_SECONDS = 5.0
 """How long processes are killed while the run ends."""
+END_LIMIT = 240.0
+"""Time from the last kill to the exit of a run; one with a limit of steps has them left to take."""
 ENDS = ("request", "seconds", "steps", "death")
 """What ends a run. After the death of the first process, the run is resumed."""
 
@@ -182,7 +184,7 @@ def perform(architecture: str, path: Path, random_: random.Random, kills: int, s
         ask.touch()
         storm.strike(last, END_SECONDS)
     try:
-        _, result.text = process.communicate(timeout=100.0)
+        _, result.text = process.communicate(timeout=END_LIMIT)
     except subprocess.TimeoutExpired:
         process.kill()
         _, result.text = process.communicate()
@@ -206,7 +208,7 @@ def words(result: Result, path: Path, random_: random.Random, seconds: float, de
         "steps": [],
     }[result.ends_by]
     if result.ends_by == "steps":
-        steps = random_.randint(2000, 20_000)
+        steps = random_.randint(1000, 5000)
     if result.ends_by != "seconds" or name.startswith("pbt"):
         limit += ["--total-steps", str(steps)]
     flags = [*SMALL.split(), "--env", "storm_envs::discrete", *ARCHITECTURES[name].split()]
@@ -310,7 +312,8 @@ def main() -> int:
             took = time.monotonic() - began
             struck = " ".join(f"{number} {how}" for how, number in sorted(result.struck.items()))
             ended = f"exit {result.code} {result.reason:14}{took:6.1f} s"
-            print(f"{number:3} {architecture:22}{struck:24} {ended}  {'; '.join(result.faults) or 'ok'}")
+            faults = "; ".join(result.faults) or "ok"
+            print(f"{number:3} {architecture:22}{result.ends_by:9}{struck:24} {ended}  {faults}")
             if result.faults or result.code:
                 print("    " + result.text.strip().replace("\n", "\n    "))
             sys.stdout.flush()
