@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from thespis.core.config import Experiment
@@ -25,6 +26,9 @@ ROOT = Path(__file__).parent.parent
 MARK = "THESPIS_TEST_STAGE"
 SLOW = Path(__file__).parent / "slow.txt"
 STALE = pytest.StashKey[list[str]]()
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # a busy machine must not fail a test
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_configure() -> None:
