@@ -145,6 +145,7 @@ class ApexOwn(ExperimentSettings, total=False):
 
 class LearnersSettings(TypedDict, total=False):
     learners: int
+    learners_per_node: int | None
     learner_timeout: float
 
 

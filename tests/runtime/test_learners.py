@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Stage, newest, until
 from safetensors.numpy import load_file
@@ -24,6 +25,7 @@ from thespis.training.trained_run import TrainedRun
 
 pytestmark = pytest.mark.timeout(600)
 SMALL = {"on": "simulation", "actors": 3, "learners": 3, "envs_per_actor": 4, "total_steps": 6_000, "eval_episodes": 0}
+FOUR = {"learners": 4, "actors": 4}
 SLOWLY = """
 work: {env_step: {base: [3.0e-3, 5.0e-3]}, learn: {base: 5.0e-3}}
 edges: {default: {latency: 1.0e-3, bandwidth: 1.25e9}}
@@ -201,6 +203,84 @@ def test_learners_with_preemption_stay_equal(architecture: str, stage: Stage) ->
     assert found["group/preempted"] > 1 and not {"group/lost", "group/behind", "group/diverged"} & set(found)
 
 
+@pytest.mark.parametrize("architecture", ["impala", "ppo"])
+def test_two_levels_send_one_message_per_node(architecture: str, stage: Stage) -> None:
+    settings = {**FOUR, "total_steps": 3000, **({"epochs": 2} if architecture == "ppo" else {})}
+    flat = simulate(stage.path / "flat", architecture, **settings)
+    runs = [simulate(stage.path / name, architecture, **settings, learners_per_node=2) for name in "ab"]
+    one, two = (run.summary["weights_sha256"] for run in runs)
+    assert one == two
+    assert runs[0].summary["updates"] == flat.summary["updates"] and not runs[0].summary["learner_events"]
+    assert_equal(newest(runs[0].path), 4)
+    arrays = [load_file(newest(run.path) / "learner-0.safetensors") for run in (flat, runs[0])]
+    for name in arrays[0]:
+        if name.startswith("weights/"):
+            np.testing.assert_allclose(arrays[0][name], arrays[1][name], rtol=1e-3, atol=1e-5)
+    between, before = runs[0].summary["edges"]["aggregator.group.combine_node"], flat.summary["edges"]
+    assert 2 * between["calls"] == before["learner.group.combine"]["calls"]
+    fields = 100 * between["calls"]  # of a message, beside its gradients or statistics
+    assert 2 * between["bytes"] == pytest.approx(before["learner.group.combine"]["bytes"], abs=2 * fields)
+
+
+@pytest.mark.parametrize("fault", ["kill aggregator 0 at 0.1", "kill learner 1 at 0.1", "kill group 0 at 0.1"])
+def test_two_levels_survive_each_role(fault: str, stage: Stage) -> None:
+    run = simulate(stage.run, **FOUR, learners_per_node=2, faults=(fault,), total_steps=24_000)
+    assert run.summary["exit_reason"] == "total_steps"
+    saved = newest(stage.run)
+    assert_equal(saved, 4)
+    assert counters(stage.run)["updates"] == max(updates(saved, learner) for learner in range(4))
+
+
+def test_two_levels_compress_between_nodes_and_resume_to_the_bit(stage: Stage) -> None:
+    settings = {**FOUR, "learners_per_node": 2, "gradients": "int8", "checkpoint_every": 0.05, "keep": 100}
+    whole = simulate(stage.path / "whole", **settings, total_steps=15_000)
+    edges = whole.summary["edges"]
+    assert edges["aggregator.group.combine_node"]["bytes"] < edges["learner.aggregator.combine"]["bytes"] / 6
+    again = stage.path / "again"
+    shutil.copytree(whole.path, again)
+    assert len(checkpoints(again)) >= 3
+    for later in checkpoints(again)[2:]:
+        shutil.rmtree(later)
+    assert resume(again, quiet=True).summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
+def test_a_run_continues_with_other_levels(stage: Stage) -> None:
+    simulate(stage.run, **FOUR, total_steps=3000)
+    start = max(updates(newest(stage.run), learner) for learner in range(4))
+    run = resume(stage.run, quiet=True, learners_per_node=2, total_steps=6000)
+    assert run.summary["exit_reason"] == "total_steps"
+    assert_equal(newest(stage.run), 4)
+    assert updates(newest(stage.run), 0) > start
+
+
+def test_learners_on_two_nodes_survive_their_aggregator(stage: Stage) -> None:
+    words = "--actors 4 --learners 4 --learners-per-node 2 --envs-per-actor 4 --eval-episodes 0 --report-every 0.1"
+    process = stage.start("train", "impala", "--run-dir", stage.run, *words.split(), "--total-steps", 10**9)
+
+    def members() -> float:
+        metrics = stage.run / "metrics.jsonl"
+        rows = metrics.read_text().splitlines() if metrics.exists() else []
+        return float(json.loads(rows[-1]).get("group/learners", 0.0)) if rows else 0.0
+
+    def pid(name: str) -> int:
+        return int(json.loads((stage.run / "topology.json").read_text())["pids"][name])
+
+    until(lambda: process.poll() is not None or members() == 4.0, 60)
+    assert process.poll() is None, process.communicate()
+    os.kill(pid("aggregator-1"), signal.SIGKILL)
+    until(lambda: members() == 2.0, 30)  # the other node goes on
+    until(lambda: members() == 4.0, 60)
+    os.kill(pid("learner-3"), signal.SIGKILL)
+    until(lambda: members() == 3.0, 30)
+    until(lambda: members() == 4.0, 60)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert_equal(newest(stage.run), 4)
+    found = counters(stage.run)
+    assert (found["group/lost"], found["group/entered"]) == (3, 3)
+
+
 def test_learners_on_processes_survive_each_other(stage: Stage) -> None:
     words = "--actors 3 --learners 3 --envs-per-actor 4 --eval-episodes 1 --checkpoint-every 1 --report-every 0.1"
     process = stage.start("train", "impala", "--run-dir", stage.run, *words.split(), "--total-steps", 10**9)
@@ -246,6 +326,10 @@ def test_learners_on_processes_survive_each_other(stage: Stage) -> None:
         ("impala", {"learners": 2, "actors": 2, "preempt": 0.5}, "a batch is a single unroll"),
         ("ppo", {"learners": 2, "actors": 4, "preempt": 0.5, "minibatches": 300}, "a batch has only 256 steps"),
         ("seed", {"learners": 2, "actors": 2, "preempt": 0.5, "algorithm": "r2d2"}, "r2d2 learns from a replay"),
+        ("impala", {"learners_per_node": 2}, "--learners-per-node is for several learners"),
+        ("impala", {**FOUR, "learners_per_node": 3}, "cannot be divided into nodes of 3"),
+        ("impala", {**FOUR, "learners_per_node": 4}, "puts all 4 learners on one node"),
+        ("impala", {**FOUR, "learners_per_node": 1}, "at least 2"),
     ],
 )
 def test_what_several_learners_cannot_do_is_refused(

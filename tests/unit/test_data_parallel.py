@@ -32,7 +32,7 @@ from thespis.core.config import (
     Transitions,
 )
 from thespis.core.context import Identity
-from thespis.core.edges import GroupEdges
+from thespis.core.edges import GroupEdges, NodeEdges
 from thespis.core.types import Array, Inputs, ReplaySample, SequenceBatch, TransitionBatch, Unroll
 from thespis.envs.spaces import Spaces
 from thespis.exchange.all_reduce import AllReduce
@@ -40,7 +40,7 @@ from thespis.exchange.local import LocalExchange
 from thespis.experience.concat import concat_batches
 from thespis.experience.writers import concatenate
 from thespis.networks.configs import DPGNetworkConfig
-from thespis.roles import Learner, LearnerGroup
+from thespis.roles import Learner, LearnerGroup, NodeAggregator
 from thespis.runs.checkpoints import weights_sha256
 
 pytestmark = pytest.mark.timeout(900)
@@ -170,7 +170,9 @@ class NoSource:
     async def close(self) -> None: ...
 
 
-def build(algorithm: Algorithm[Any], space: Spaces, rng: Any, index: int, made: LearnerGroup | None) -> Learner:
+def build(
+    algorithm: Algorithm[Any], space: Spaces, rng: Any, index: int, made: LearnerGroup | NodeAggregator | None
+) -> Learner:
     ctx = FakeContext(Identity("learner", index, run_seed=0, incarnation=1))
     network = algorithm.build_network(space, seed=3)
     update = algorithm.build_update(network, rng)
@@ -243,17 +245,32 @@ def exact() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("learners", "updates"), [(2, 20), (2, 200), (4, 200)])
+def build_node(algorithm: Algorithm[Any], index: int, group: LearnerGroup) -> NodeAggregator:
+    edges = group.heartbeat, group.join, group.offer, group.combine_node, group.leave
+    ctx = FakeContext(Identity("aggregator", index, run_seed=0, incarnation=1))
+    return NodeAggregator(ctx, NodeEdges(*map(YieldingEdge, edges)), timeout=3.0, averages=algorithm.averages)
+
+
+@pytest.mark.parametrize(
+    ("learners", "per_node", "updates"),
+    [(2, 1, 20), (2, 1, 200), (4, 1, 200), (4, 2, 200)],
+    ids=["2-20", "2-200", "4-200", "2x2-200"],
+)
 @pytest.mark.parametrize("name", CASES)
-def test_learners_equal_one_with_all_their_data(name: str, learners: int, updates: int) -> None:
+def test_learners_equal_one_with_all_their_data(name: str, learners: int, per_node: int, updates: int) -> None:
     algorithm = CASES[name]
     space = Spaces(BOX, FORCE if name in ("dpg", "sac") else CHOICE)
     group = LearnerGroup(
         FakeContext(Identity("group", 0, 0)), learners=learners, timeout=3.0, averages=algorithm.averages
     )
 
+    groups: list[Any] = [group] * learners
+    if per_node > 1:
+        nodes = [build_node(algorithm, index, group) for index in range(learners // per_node)]
+        groups = [nodes[index // per_node] for index in range(learners)]
+
     async def scene() -> None:
-        many = [build(algorithm, space, Part(index), index, group) for index in range(learners)]
+        many = [build(algorithm, space, Part(index), index, groups[index]) for index in range(learners)]
         one = build(algorithm, space, Whole(learners, getattr(algorithm, "minibatches", 1)), 0, None)
         await asyncio.gather(*(each._exchange.begin(each) for each in many))
         start = parameters(one)

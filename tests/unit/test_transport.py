@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from thespis.transport import connection as transport
-from thespis.transport.connection import Arena, Connection, PeerArena
+from thespis.transport.arena import Arena, PeerArena
+from thespis.transport.connection import Connection
 
 INLINE = transport._INLINE_BYTES
 
@@ -190,6 +191,78 @@ def test_sending_to_a_dead_peer_lends_nothing(memory: Any) -> None:
         assert one.lent == 0
 
     play(memory, scene)
+
+
+async def in_place(one: End, two: End, size: int = 100_000) -> Any:
+    """Let both ends know the schema of a message, and send one whose array is in the arena. Return what arrived."""
+    for number in range(2):
+        one.connection.send((number, (np.zeros(size, np.float32),)))
+        two.connection.poll()
+    two.connection.send((0, (0,)))
+    one.connection.poll()
+    assert one.lent == 0
+    block = one.arena.allocate(4 * size)
+    assert block is not None
+    array = block.view(np.float32)
+    array[:] = np.arange(size)
+    nbytes = one.connection.send((2, (array,)))
+    two.connection.poll()
+    assert nbytes == two.bytes[-1] > 4 * size
+    received = two.got.pop()[1][0]
+    assert not np.shares_memory(array, received), "the ends map the memory separately"
+    return array, received
+
+
+def test_an_allocated_array_is_read_in_place_until_all_have_dropped_it(memory: Any) -> None:
+    async def scene(one: End, two: End) -> None:
+        array, received = await in_place(one, two)
+        assert not received.flags.writeable, "a receiver cannot change what others read"
+        array[0] = 7.0
+        assert received[0] == 7.0, "no copy was made"
+        part = received[50_000:]
+        del array, received
+        two.connection.send((0, (0,)))
+        one.connection.poll()
+        one.arena.store_bytes(b"x")
+        assert one.lent == 2, "a view of the array still uses it"
+        assert part[0] == 50_000.0
+        del part
+        two.connection.send((0, (0,)))
+        one.connection.poll()
+        one.arena.free(one.arena.store_bytes(b"x"))
+        assert one.lent == 1
+
+    play(memory, scene)
+
+
+def test_an_array_that_is_still_used_by_its_sender_keeps_its_block(memory: Any) -> None:
+    async def scene(one: End, two: End) -> None:
+        array, received = await in_place(one, two)
+        del received
+        two.connection.send((0, (0,)))
+        one.connection.poll()
+        assert one.lent == 1
+        one.connection.send((3, (array,)))
+        one.connection.send((4, (array,)))
+        assert one.lent == 1, "the same block is sent again"
+        two.connection.close()
+        async with asyncio.timeout(5):
+            while not one.lost:
+                await asyncio.sleep(0)
+        assert one.lent == 1 and array[-1] == len(array) - 1
+        del array
+        one.arena.free(one.arena.store_bytes(b"x"))
+        assert one.lent == 0
+
+    play(memory, scene)
+
+
+def test_a_full_arena_allocates_nothing(memory: Any) -> None:
+    arena = Arena(memory(64 * 100))
+    first = arena.allocate(64 * 60)
+    assert first is not None and arena.allocate(64 * 60) is None
+    del first
+    assert arena.allocate(64 * 60) is not None
 
 
 def test_blocks_freed_in_any_order_are_used_again(memory: Any) -> None:

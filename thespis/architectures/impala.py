@@ -48,7 +48,7 @@ def program(cfg: Config) -> Program:
         queue = with_learner.add("queue", roles.Queue, capacity=cfg.queue.queue_capacity)
         weights = add_weights(with_learner, hold_back=cfg.queue.forced_lag)
         sample = queue.edge(roles.Queue.sample, items=unrolls)
-        add_queue_learner(with_learner, cfg, sample, weights.publish, unrolls, group)
+        add_queue_learner(with_learner, cfg, sample, weights.publish, unrolls, group[learner])
         inserts.append(queue.edge(roles.Queue.insert))
         pulls.append(weights.pull)
     actors = p.at(restarts=3, counts_as_actor=True)

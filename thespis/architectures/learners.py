@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from thespis import roles
+from thespis.architectures.aggregators import RESTARTS, add_aggregator
 from thespis.architectures.builders import (
     ReplayShards,
     Weights,
@@ -17,9 +18,9 @@ from thespis.architectures.builders import (
     build_worker_network,
 )
 from thespis.core.bounds import Bounds, Count, CountOrZero, Positive, RoleCount
-from thespis.core.compression_config import CompressionConfig
+from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.config import Rounds, Unrolls
-from thespis.core.edges import GroupEdges, PreemptionEdges
+from thespis.core.edges import GroupEdges, NodeEdges, PreemptionEdges
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement, Program
 from thespis.core.settings import inline
@@ -37,19 +38,18 @@ if TYPE_CHECKING:
     from thespis.roles.learner import Source
 
 
-_RESTARTS = 100
-"""Restarts of each of several learners. Many are harmless, because the others continue meanwhile."""
-
-
 @dataclass(frozen=True)
 class LearnersConfig:
     """Several learners. Each takes batches from its own part of the actors; all make one update together."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("learners",)
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("learners", "learners_per_node")
 
     learners: RoleCount = 1
     """Number of learners. Each computes gradients of its own batch, and all apply the mean. An update then learns from
     --learners times as many steps."""
+    learners_per_node: Annotated[int, Bounds(least=2)] | None = None
+    """Put this many learners on each node of a cluster, and add their gradients up there, so that one message per node
+    and update travels between the nodes."""
     learner_timeout: Positive = 3.0
     """Continue without a learner that sends no heartbeat for N seconds. It must be longer than the computation of one
     gradient."""
@@ -66,7 +66,10 @@ class LearnersConfig:
                     f"--gradients {self.compression.gradients} is for gradients that learners send to each other, and "
                     "one learner sends none; give --learners 2 or more, or leave it off"
                 )
+            if self.learners_per_node is not None:
+                raise ThespisError("--learners-per-node is for several learners; give --learners, or leave it off")
             return
+        self._check_nodes()
         if self.learners > cfg.actors:
             raise ThespisError(
                 f"--learners is {self.learners}, but there are only {cfg.actors} actors to feed them; give at least "
@@ -81,10 +84,35 @@ class LearnersConfig:
         if reason:
             raise ThespisError(f"--algorithm {cfg.algorithm.name} needs a single learner, because {reason}")
 
+    def _check_nodes(self) -> None:
+        if self.learners_per_node is None:
+            return
+        if self.learners % self.learners_per_node:
+            raise ThespisError(
+                f"{self.learners} learners cannot be divided into nodes of {self.learners_per_node}; give a multiple "
+                f"of {self.learners_per_node} --learners"
+            )
+        if self.learners == self.learners_per_node:
+            raise ThespisError(
+                f"--learners-per-node {self.learners_per_node} puts all {self.learners} learners on one node, so "
+                "nothing would travel between nodes; give more --learners, or leave it off"
+            )
+
     @property
     def indices(self) -> range:
         """The indices of the learners."""
         return range(self.learners)
+
+    @property
+    def compression_of_learners(self) -> CompressionConfig:
+        """Compression of what a learner sends: none if an aggregator on its node compresses."""
+        return self.compression if self.learners_per_node is None else UNCOMPRESSED
+
+    @property
+    def nodes(self) -> list[range]:
+        """The indices of the learners of each node."""
+        size = self.learners_per_node or self.learners
+        return [range(first, first + size) for first in range(0, self.learners, size)]
 
     def name(self, name: str, index: int) -> str:
         """The name of a learner's process or node group: `name` itself if there is one learner."""
@@ -101,8 +129,14 @@ class LearnersConfig:
     def place(self, p: Program, process: str | None, index: int) -> Placement:
         """The placement of a learner or of its services. `process` is numbered if there are several learners."""
         name = None if process is None else self.name(process, index)
-        restarts = 3 if self.learners == 1 else _RESTARTS
-        return p.at(process=name, colocate=self.name("learner", index), restarts=restarts)
+        restarts = 3 if self.learners == 1 else RESTARTS
+        return p.at(process=name, colocate=self.node(index), restarts=restarts)
+
+    def node(self, index: int) -> str:
+        """The node group of a learner, of its services and of its aggregator."""
+        if self.learners_per_node is None:
+            return self.name("learner", index)
+        return f"learners {index // self.learners_per_node}"
 
 
 @dataclass(frozen=True)
@@ -159,13 +193,14 @@ class PreemptionConfig:
         cfg.algorithm.check_batch(environments)
 
 
-def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: float = 1.0) -> GroupEdges | None:
+def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: float = 1.0) -> list[GroupEdges | None]:
     """Add the group of several learners, in its own process, so that it outlives each of them.
 
-    Returns None for a single learner. `preempt`: see `PreemptionConfig`.
+    Returns the edges of each learner: to the group, or to the aggregator of its node. They are None for a single
+    learner. `preempt`: see `PreemptionConfig`.
     """
     if learners.learners == 1:
-        return None
+        return [None]
     if learners.compression.compresses:
         p.notes.append(learners.compression.describe())
     handle: Handle[roles.LearnerGroup] = p.at(colocate="group", cpus=0, restarts=3).add(
@@ -175,16 +210,16 @@ def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: fl
         timeout=learners.learner_timeout,
         averages=cfg.algorithm.averages,
         preempt_share=preempt,
+        per_node=learners.learners_per_node or 1,
         compression=learners.compression,
     )
     group = roles.LearnerGroup
-    return GroupEdges(
-        heartbeat=handle.edge(group.heartbeat),
-        join=handle.edge(group.join),
-        offer=handle.edge(group.offer),
-        combine=handle.edge(group.combine),
-        preemption=PreemptionEdges(handle.edge(group.ready), handle.edge(group.preempt)) if preempt != 1.0 else None,
-    )
+    entry = handle.edge(group.heartbeat), handle.edge(group.join), handle.edge(group.offer)
+    preemption = PreemptionEdges(handle.edge(group.ready), handle.edge(group.preempt)) if preempt != 1.0 else None
+    if learners.learners_per_node is None:
+        return [GroupEdges(*entry, handle.edge(group.combine), preemption)] * learners.learners
+    above = NodeEdges(*entry, handle.edge(group.combine_node), handle.edge(group.leave), preemption)
+    return [edges for node in learners.nodes for edges in add_aggregator(p, cfg, learners, node, above)]
 
 
 def build_preemption(ctx: Context, group: GroupEdges | None, version: Callable[[], Version]) -> Preemption | None:
@@ -227,7 +262,7 @@ def build_central_learner(
     optimizer = cfg.algorithm.optimizer
     update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
     exchange: Exchange = (
-        AllReduce(ctx, optimizer, update.parameters, cfg.budget, group, cfg.group.compression)
+        AllReduce(ctx, optimizer, update.parameters, cfg.budget, group, cfg.group.compression_of_learners)
         if group
         else LocalExchange(ctx, optimizer, update.parameters, cfg.budget)
     )
@@ -332,8 +367,8 @@ def add_own_weights(p: Program, cfg: Any) -> list[Weights]:
 
 def add_replay_learners(p: Program, cfg: Any, replays: Sequence[ReplayShards], stores: Sequence[Weights]) -> None:
     """Add the learners, and their group if there are several."""
-    group = add_group(p, cfg, cfg.group)
-    for learner, (replay, store) in enumerate(zip(replays, stores, strict=True)):
+    groups = zip(replays, stores, add_group(p, cfg, cfg.group), strict=True)
+    for learner, (replay, store, group) in enumerate(groups):
         add_replay_learner(cfg.group.place(p, None, learner), cfg, replay, store.publish, group)
 
 

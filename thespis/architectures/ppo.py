@@ -60,7 +60,7 @@ def program(cfg: Config) -> Program:
         queue = with_learner.add("queue", roles.Queue, capacity=cfg.actors // cfg.group.learners)
         weights = add_weights(with_learner)
         sample = queue.edge(roles.Queue.sample, items=cfg.quorum, of_one_version=True)
-        add_queue_learner(with_learner, cfg, sample, weights.publish, cfg.quorum, group)
+        add_queue_learner(with_learner, cfg, sample, weights.publish, cfg.quorum, group[learner])
         inserts.append(queue.edge(roles.Queue.insert))
         nexts.append(weights.following)
         pulls.append(weights.pull)

@@ -112,7 +112,9 @@ def program(cfg: Config) -> Program:
         prioritise = demos.edge(roles.Demonstrations.prioritise) if replay.priorities else None
         edges = ReplayEdges(demos.edge(roles.Demonstrations.sample), prioritise)
         place, publish = replace(cfg.group.place(p, None, learner), replicated=True), store.publish
-        place.add("learner", build_learner, cfg, replay=replay.edges, demos=edges, publish=publish, group=group)
+        place.add(
+            "learner", build_learner, cfg, replay=replay.edges, demos=edges, publish=publish, group=group[learner]
+        )
     add_replay_actors(p, cfg, replays, stores)
     add_evaluator(p, cfg, stores[0].pull)
     return p

@@ -106,7 +106,7 @@ def program(cfg: Config) -> Program:
     for learner in cfg.group.indices:
         central = cfg.group.place(p, "learner", learner)
         weights = add_weights(central, hold_back=cfg.queue.forced_lag)
-        following, storage = weights.following, add_learner(p, cfg, central, weights.publish, group)
+        following, storage = weights.following, add_learner(p, cfg, central, weights.publish, group[learner])
         inference = central.add("inference", build_inference, cfg, cfg.inference, following=following, storage=storage)
         acts.append(inference.edge(roles.InferenceServer.act))
         pulls.append(weights.pull)

@@ -199,6 +199,13 @@ class Context:
         """
         raise NotImplementedError
 
+    def allocate(self, size: int) -> Array:
+        """Return an uninitialised float32 vector for a message, which other processes may read without a copy.
+
+        Nothing may write to it after it was sent.
+        """
+        return np.empty(size, np.float32)
+
     async def run_in_thread(self, kind: str, items: int, function: Callable[..., _T], *args: Any) -> _T:
         """Run `function(*args)` as work; in a separate thread if the role's placement sets `thread`."""
         async with self.work(kind, items):

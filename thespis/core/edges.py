@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         GradientMessage,
         InferenceEndpoint,
         Member,
+        NodeContribution,
         RoleState,
     )
     from thespis.core.types import (
@@ -202,6 +203,18 @@ class Combine(Named, Protocol):
     def __call__(self, member: Member, part: Contribution, /) -> Awaitable[Combined | None]: ...
 
 
+class CombineNode(Named, Protocol):
+    """Contribute to a round for several learners; blocks until all have. None: the group continued without them."""
+
+    def __call__(self, given: NodeContribution, /) -> Awaitable[Combined | None]: ...
+
+
+class Leave(Named, Protocol):
+    """Tell a group of learners that this one is gone, or that it was `silent` for too long."""
+
+    def __call__(self, member: Member, silent: bool, /) -> Awaitable[None]: ...
+
+
 class HasBatch(Named, Protocol):
     """Signal to a group of learners that this one has a whole batch for an update."""
 
@@ -228,6 +241,17 @@ class GroupEdges(NamedTuple):
     join: JoinGroup
     offer: Offer
     combine: Combine
+    preemption: PreemptionEdges | None = None
+
+
+class NodeEdges(NamedTuple):
+    """The edges from the aggregator of a node to the group of all learners."""
+
+    heartbeat: Heartbeat
+    join: JoinGroup
+    offer: Offer
+    combine: CombineNode
+    leave: Leave
     preemption: PreemptionEdges | None = None
 
 

@@ -100,6 +100,18 @@ class Contribution(NamedTuple):
         return self.update, self.call
 
 
+class NodeContribution(NamedTuple):
+    """The contributions of learners of one node to one round, added up.
+
+    `members`: the learners, in the order of their indices. `part`: as of one learner, without statistics. `statistics`:
+    of each learner.
+    """
+
+    members: list[Member]
+    part: Contribution
+    statistics: list[Array]
+
+
 class Combined(NamedTuple):
     """The result of a round, the same for all learners except for its last two fields.
 

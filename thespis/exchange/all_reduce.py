@@ -57,7 +57,9 @@ class AllReduce:
         """`compression`: of the gradients that are sent to the group."""
         self._ctx, self._group, self._parameters = ctx, group, list(parameters)
         self._optimizer, self._clip = ScheduledOptimizer(ctx, cfg, parameters, budget), cfg.clip or math.inf
-        self._compressor = _build_compressor(ctx, compression, self._parameters)
+        self._compressor = build_compressor(ctx, compression, self._parameters)
+        self._mean = torch.zeros(sum(parameter.numel() for parameter in self._parameters))
+        self._mean_parts = _split(self._mean, self._parameters)
         self._member = Member(ctx.identity.index, ctx.identity.incarnation)
         self._replica: Replica | None = None
         self._heartbeats: asyncio.Future[None] | None = None
@@ -95,7 +97,9 @@ class AllReduce:
         combined = (await self._combine(gradients=message, rows=rows)).gradients
         if combined is None:
             return False
-        applied = await self._optimizer.apply(_split(decompress(combined), self._parameters))
+        # A copy, because the optimiser clips in place and other learners read the same memory.
+        np.copyto(self._mean.numpy(), decompress(combined))
+        applied = await self._optimizer.apply(list(self._mean_parts))
         if applied and self._compressor is not None:
             self._compressor.commit()
         return applied
@@ -122,7 +126,9 @@ class AllReduce:
         """The gradients as one message; None if compressed ones are not finite, because no memory may hold them."""
         if self._compressor is not None and not math.isfinite(clip_gradients(gradients, self._clip)):
             return None
-        flat: Array = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
+        size = len(self._mean)
+        flat = self._ctx.allocate(size) if self._compressor is None else np.empty(size, np.float32)
+        torch.cat([gradient.reshape(-1) for gradient in gradients], out=torch.from_numpy(flat))
         if self._compressor is None:
             return flat
         async with self._ctx.work("compress", items=len(flat)):
@@ -184,7 +190,8 @@ def _digest_of(replica: Replica) -> int:
     return digest
 
 
-def _build_compressor(ctx: Context, cfg: CompressionConfig, parameters: Sequence[Tensor]) -> Compressor | None:
+def build_compressor(ctx: Context, cfg: CompressionConfig, parameters: Sequence[Tensor]) -> Compressor | None:
+    """The encoder of gradients of `parameters`; None if they are sent as float32."""
     if not cfg.compresses:
         return None
     layout = [(str(index), list(parameter.shape)) for index, parameter in enumerate(parameters)]
@@ -193,12 +200,7 @@ def _build_compressor(ctx: Context, cfg: CompressionConfig, parameters: Sequence
     return Compressor(ctx, cfg, sections)
 
 
-def _split(flat: Array, like: Sequence[Tensor]) -> list[Tensor]:
-    """Copy a vector into tensors of the shapes of `like`. The learners of one process may share the vector."""
-    whole = torch.from_numpy(np.array(flat))
-    parts, start = [], 0
-    for tensor in like:
-        end = start + tensor.numel()
-        parts.append(whole[start:end].view(tensor.shape))
-        start = end
-    return parts
+def _split(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Views of a vector with the shapes of `like`."""
+    ends = np.cumsum([tensor.numel() for tensor in like]).tolist()
+    return [flat[start:end].view(tensor.shape) for start, end, tensor in zip([0, *ends], ends, like, strict=False)]

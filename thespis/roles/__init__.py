@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from thespis.roles.inference_server import Batching, InferenceServer
     from thespis.roles.learner import Learner
     from thespis.roles.learner_group import LearnerGroup
+    from thespis.roles.node_aggregator import NodeAggregator
     from thespis.roles.parameter_server import ParameterServer
     from thespis.roles.queue import Queue, TrainBuffer
     from thespis.roles.replay import Replay
@@ -37,6 +38,7 @@ __all__ = [
     "Learner",
     "LearnerGroup",
     "LocalPolicy",
+    "NodeAggregator",
     "ParameterServer",
     "Queue",
     "RemotePolicy",
@@ -58,6 +60,7 @@ __getattr__ = lazy_names(
         "inference_server": "Batching InferenceServer",
         "learner": "Learner",
         "learner_group": "LearnerGroup",
+        "node_aggregator": "NodeAggregator",
         "parameter_server": "ParameterServer",
         "actor_policies": "LocalPolicy RemotePolicy",
         "queue": "Queue TrainBuffer",

@@ -7,18 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
-
 from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.context import Context
 from thespis.core.errors import ThespisError
-from thespis.core.payloads import Admission, Combined, Contribution, GradientMessage, Member, RoleState
+from thespis.core.payloads import (
+    Admission,
+    Combined,
+    Contribution,
+    GradientMessage,
+    Member,
+    NodeContribution,
+    RoleState,
+)
 from thespis.core.program import Edge
 from thespis.core.service import Method, RoleDescription
 from thespis.core.types import Array
-from thespis.exchange.compression import GroupCompressor, decompress
+from thespis.exchange.compression import GroupCompressor
+from thespis.exchange.mean_gradients import mean_gradients
 
-_TICKS = 4
+TICKS = 4
 """Checks per timeout, and heartbeats of a learner per timeout."""
 _FORM_SECONDS = 10.0
 """How long the first learner of a new run waits for the others."""
@@ -42,11 +49,13 @@ class _Slow:
     signal: asyncio.Future[None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Part:
-    """A contribution to the current round, and the reply that its learner waits for."""
+    """A contribution to the current round, of one learner or of several of one node, and the reply they wait for."""
 
+    members: list[Member]
     contribution: Contribution
+    statistics: list[Array]
     combined: asyncio.Future[Combined | None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -61,6 +70,8 @@ class LearnerGroup:
 
     A learner that collects its batch may wait for `preempt`, which returns when enough others have a batch.
 
+    With two levels, a `NodeAggregator` contributes for the learners of its node, which remain the members.
+
     All members are at the highest update. A learner that falls behind, e.g. because it was stopped, receives None and
     enters again. A restarted group has no members at first. The error memory of compressed gradients is its only
     state; a restart loses it.
@@ -72,6 +83,8 @@ class LearnerGroup:
             "join": Method("gradients", gives="state"),
             "offer": Method("gradients", takes="state"),
             "combine": Method("gradients", takes="gradients", gives="gradients"),
+            "combine_node": Method("gradients", takes="gradients", gives="gradients"),
+            "leave": Method("gradients", takes="signal"),
             "ready": Method("gradients", takes="signal"),
             "preempt": Method("gradients", gives="signal"),
         },
@@ -86,18 +99,20 @@ class LearnerGroup:
         timeout: float,
         averages: bool,
         preempt_share: float = 1.0,
+        per_node: int = 1,
         compression: CompressionConfig = UNCOMPRESSED,
     ) -> None:
         """`learners`: how many a new run waits for. `averages`: combine gradients to their mean over all rows.
 
         Without `averages` they are added up, for losses that are sums over rows. `preempt_share`: the share of the
-        members that must have a batch before `preempt` returns. `compression`: of the combined gradients.
+        members that must have a batch before `preempt` returns. `per_node`: learners for which each
+        node aggregator contributes. `compression`: of the combined gradients.
         """
         self._ctx, self._learners, self._timeout, self._averages = ctx, learners, timeout, averages
         self._preempt_share = preempt_share
         self._compressor = GroupCompressor(ctx, compression) if compression.compresses else None
         # After a restart the learners are already running, so the wait is short.
-        self._form_seconds = _FORM_SECONDS if not ctx.identity.restarts else timeout / _TICKS
+        self._form_seconds = _FORM_SECONDS if not ctx.identity.restarts else timeout / TICKS
         self._members: dict[int, int] = {}
         self._last_heartbeat: dict[Member, float] = {}
         self._newcomers: dict[int, _Newcomer] = {}
@@ -109,14 +124,15 @@ class LearnerGroup:
     @staticmethod
     def validate(name: str, settings: Mapping[str, Any], incoming: Sequence[Edge]) -> None:
         """Refuse to wait for learners that do not exist."""
-        callers, learners = sum(edge.method == "combine" for edge in incoming), settings["learners"]
+        nodes, learners = sum(edge.method == "combine_node" for edge in incoming), settings["learners"]
+        callers = sum(edge.method == "combine" for edge in incoming) + nodes * settings.get("per_node", 1)
         if callers != learners:
             raise ThespisError(f"{name}: the group waits for {learners} learners, but {callers} call it")
 
     async def run(self) -> None:
         """Form the group when it has waited long enough, and remove members without a heartbeat."""
         while True:
-            await self._ctx.sleep(self._timeout / _TICKS)
+            await self._ctx.sleep(self._timeout / TICKS)
             self._form_if_due()
             if self._round or self._newcomers:
                 deadline = self._ctx.now() - self._timeout
@@ -131,7 +147,7 @@ class LearnerGroup:
         """Note that a learner is alive. The runtime cancels pending calls at once when the learner's process ends."""
         self._note_alive(member)
         try:
-            await asyncio.sleep(self._timeout / _TICKS)
+            await asyncio.sleep(self._timeout / TICKS)
         except asyncio.CancelledError:
             self._remove(member)
             raise
@@ -172,15 +188,21 @@ class LearnerGroup:
         self._note_alive(member)
         if self._members.get(member.learner) != member.incarnation:
             return None
-        made = self._round[member.learner] = _Part(part)
-        async with self._ctx.work("combine", items=0 if part.gradients is None else part.gradients.size):
-            self._has_batch(member, part.update)
-            self._close_if_complete()
-        try:
-            return await made.combined
-        except asyncio.CancelledError:
-            self._remove(member)
-            raise
+        return await self._contribute(_Part([member], part, [] if part.statistics is None else [part.statistics]))
+
+    async def combine_node(self, given: NodeContribution) -> Combined | None:
+        """Contribute for learners of one node, which leave the group if their aggregator's process ends."""
+        for member in given.members:
+            self._note_alive(member)
+        if any(self._members.get(member.learner) != member.incarnation for member in given.members):
+            return None
+        return await self._contribute(_Part(given.members, given.part, given.statistics))
+
+    async def leave(self, member: Member, silent: bool) -> None:
+        """Go on without a learner whose aggregator noticed that it is gone or silent."""
+        if silent and self._members.get(member.learner) == member.incarnation:
+            self._ctx.count("group/timeouts")
+        self._remove(member)
 
     async def ready(self, member: Member, update: int) -> None:
         """Note that a learner has a whole batch for an update, before it computes the gradients."""
@@ -210,6 +232,20 @@ class LearnerGroup:
 
     # -- members ----------------------------------------------------------------------------------
 
+    async def _contribute(self, made: _Part) -> Combined | None:
+        part = made.contribution
+        self._round |= {member.learner: made for member in made.members}
+        async with self._ctx.work("combine", items=0 if part.gradients is None else part.gradients.size):
+            for member in made.members:
+                self._has_batch(member, part.update)
+            self._close_if_complete()
+        try:
+            return await made.combined
+        except asyncio.CancelledError:
+            for member in made.members:
+                self._remove(member)
+            raise
+
     def _note_alive(self, member: Member) -> None:
         self._last_heartbeat[member] = self._ctx.now()
 
@@ -235,7 +271,7 @@ class LearnerGroup:
             del self._newcomers[newcomer.member.learner]
         for newcomer in equal:
             self._admit(newcomer, Admission(None, newcomers=newcomer is first and bool(self._newcomers)))
-        self._first_join, self._form_seconds = None, self._timeout / _TICKS
+        self._first_join, self._form_seconds = None, self._timeout / TICKS
 
     def _remove(self, member: Member) -> None:
         """Remove this incarnation of a learner from the members or the newcomers."""
@@ -253,9 +289,12 @@ class LearnerGroup:
         self._signal_slow()
 
     def _drop_part(self, index: int) -> None:
-        """Remove a contribution from the current round. A waiting learner receives None and enters again."""
+        """Remove a contribution from the current round. A waiting learner receives None and enters again.
+
+        The contribution of a node stays as long as one of its learners does.
+        """
         part = self._round.pop(index, None)
-        if part is not None and not part.combined.done():
+        if part is not None and part not in self._round.values() and not part.combined.done():
             part.combined.set_result(None)
 
     # -- slow learners ----------------------------------------------------------------------------
@@ -293,34 +332,24 @@ class LearnerGroup:
                 del self._members[index]
                 self._drop_part(index)
                 self._release(index)
-        parts = [self._round[index] for index in sorted(self._round)]
+        parts = list({id(self._round[index]): self._round[index] for index in sorted(self._round)}.values())
         self._round = {}
-        combined = self._combine([part.contribution for part in parts])
+        combined = self._combine(parts)
         for number, part in enumerate(parts):
             leads = number == 0
             if not part.combined.done():
                 part.combined.set_result(combined._replace(leads=leads, newcomers=leads and bool(self._newcomers)))
 
-    def _combine(self, parts: Sequence[Contribution]) -> Combined:
+    def _combine(self, parts: Sequence[_Part]) -> Combined:
         """The result of a round. The order of the parts is that of the learners, which fixes the rounding."""
-        steps, fraction = sum(part.steps for part in parts), max(part.fraction for part in parts)
-        statistics = [part.statistics for part in parts if part.statistics is not None]
-        mean = None if statistics else self._mean(parts)
+        given = [part.contribution for part in parts]
+        statistics = [each for part in parts for each in part.statistics]
+        mean = None if statistics else mean_gradients(self._ctx, given, self._averages)
         gradients: GradientMessage | None = mean
-        if mean is not None and self._compressor is not None:
-            gradients = self._compressor.encode(mean, parts[0].gradients)
-        return Combined(gradients, statistics, len(parts), steps, fraction)
-
-    def _mean(self, parts: Sequence[Contribution]) -> Array | None:
-        """The mean of the gradients over all rows, or their sum; None if a learner has none to apply."""
-        given = [decompress(part.gradients) for part in parts if part.gradients is not None]
-        if len(given) < len(parts):
+        if mean is None and not statistics:
             self._ctx.count("group/vetoed_rounds")
-            return None
-        rows = sum(part.rows for part in parts)
-        if not self._averages or not rows:
-            return np.sum(given, axis=0) if len(given) > 1 else given[0]
-        total = np.zeros_like(given[0])
-        for gradients, part in zip(given, parts, strict=True):
-            total += np.float32(part.rows / rows) * gradients
-        return total
+        if mean is not None and self._compressor is not None:
+            gradients = self._compressor.encode(mean, given[0].gradients)
+        learners = sum(len(part.members) for part in parts)
+        steps, fraction = sum(part.steps for part in given), max(part.fraction for part in given)
+        return Combined(gradients, statistics, learners, steps, fraction)

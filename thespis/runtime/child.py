@@ -16,7 +16,8 @@ from thespis.core.step_count import StepCount
 from thespis.runtime.control import Control
 from thespis.runtime.process import Status, die_with_parent
 from thespis.runtime.role_process import RoleProcess, StartCommand
-from thespis.transport.connection import Arena, Connection, PeerArena
+from thespis.transport.arena import Arena, PeerArena
+from thespis.transport.connection import Connection
 
 
 class LocalRoleProcess:
@@ -25,7 +26,7 @@ class LocalRoleProcess:
     def __init__(self, control: Control, arena: int, status: int, steps: StepCount) -> None:
         self._control = control
         self._arena = Arena(arena)
-        self._process = RoleProcess(control.send, Status(status), steps=steps)
+        self._process = RoleProcess(control.send, Status(status), steps=steps, arena=self._arena)
 
     async def run(self, start: StartCommand) -> int:
         """Run until a command or an error ends the process; return the exit code."""

@@ -13,8 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
+import numpy as np
+
 from thespis.core.context import AHEAD, Context, Identity, Report
+from thespis.core.types import Array
 from thespis.runtime.process import Status
+from thespis.transport.arena import Arena
 from thespis.transport.calls import PendingReply
 
 _T = TypeVar("_T")
@@ -23,6 +27,8 @@ _BLOCK_SECONDS = 0.002
 """How long an exclusive role blocks on a reply before its process serves other events."""
 _YIELD_SECONDS, _MOST_YIELD_SECONDS = 0.05, 0.2
 """How long a role may work before its process serves its sockets; this bounds the delay of a stop."""
+_COPY_BYTES = 256 * 1024
+"""Up to this many bytes, a copy is cheaper than the records of who reads the original."""
 
 
 class LocalContext(Context):
@@ -37,6 +43,8 @@ class LocalContext(Context):
         self.yield_seconds = _YIELD_SECONDS
         self._block_seconds = 0.0
         self._kinds: dict[str, _Measured] = {}
+        self.arena: Arena | None = None
+        """The shared memory of this process for its messages."""
 
     def set_exclusive(self, report_seconds: float, serves: bool) -> None:
         """Mark the role as the only one of its process, so that blocking delays no other role.
@@ -58,6 +66,12 @@ class LocalContext(Context):
         if measured is None:
             measured = self._kinds[kind] = _Measured(self, kind)
         return measured
+
+    def allocate(self, size: int) -> Array:
+        """Return a vector in shared memory, if it is large."""
+        large = self.arena is not None and 4 * size > _COPY_BYTES
+        block = self.arena.allocate(4 * size) if self.arena is not None and large else None
+        return super().allocate(size) if block is None else block.view(np.float32)
 
     async def run_in_thread(self, kind: str, items: int, function: Callable[..., _T], *args: Any) -> _T:
         """Call a function in the role's thread, if it has one."""

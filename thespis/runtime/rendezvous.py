@@ -17,7 +17,8 @@ from collections.abc import Callable
 from thespis.runtime.process import ARENA_BYTES
 from thespis.transport import accept
 from thespis.transport.accept import TOKEN_BYTES
-from thespis.transport.connection import Arena, Connection, PeerArena, Received
+from thespis.transport.arena import Arena, PeerArena
+from thespis.transport.connection import Connection, Received
 
 _HELLO = struct.Struct(f"<{TOKEN_BYTES}sH")  # token, bytes of the caller's name
 _WELCOME = b"\x01"
@@ -41,7 +42,7 @@ class Rendezvous:
         self._name, self._token, self._received, self._lost, self._joined = name, token, received, lost, joined
         self._memory = os.memfd_create(f"thespis-{name}", os.MFD_CLOEXEC)
         os.ftruncate(self._memory, ARENA_BYTES)
-        self._arena = Arena(self._memory)
+        self.arena = Arena(self._memory)
         self._socket = accept.listen(self.address, socket.SOCK_STREAM)
 
     async def receive(self) -> None:
@@ -58,7 +59,7 @@ class Rendezvous:
             peer = PeerArena(memory)
         finally:
             os.close(memory)
-        return Connection(sock, self._arena, peer, self._received, self._lost)
+        return Connection(sock, self.arena, peer, self._received, self._lost)
 
     def _connect(self, address: str) -> tuple[socket.socket, int]:
         sock = accept.connect(address, socket.SOCK_STREAM, _HANDSHAKE_SECONDS)

@@ -30,6 +30,7 @@ from thespis.runs.checkpoints import save_role
 from thespis.runtime.endpoint import Answered, Endpoint, build, snapshot
 from thespis.runtime.local_context import LocalContext
 from thespis.runtime.process import Status, peak_memory_mb
+from thespis.transport.arena import Arena
 from thespis.transport.calls import PendingReply, RemoteCall
 
 _MEMORY_SECONDS = 1.0
@@ -92,9 +93,12 @@ class RoleProcess:
         status: Status,
         address: str | None = None,
         steps: StepCount | None = None,
+        arena: Arena | None = None,
     ) -> None:
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._report, self._status, self._address, self._steps = report, status, address, steps
+        self.arena = arena
+        """Shared memory for the messages of this process, once it has any."""
         set_env_status(status)
         self._contexts: list[LocalContext] = []
         self._roles: dict[tuple[str, int], Any] = {}
@@ -142,7 +146,7 @@ class RoleProcess:
 
     def _build(self, spec: RoleSpec, identity: Identity, start: StartCommand) -> None:
         ctx = LocalContext(identity, self._status, spec.thread)
-        ctx.address, ctx.steps = self._address, self._steps
+        ctx.address, ctx.steps, ctx.arena = self._address, self._steps, self.arena
         self._roles[spec.key], self._endpoints[spec.key] = build(spec, ctx, self._deliver, start.restore)
         self._contexts.append(ctx)
 

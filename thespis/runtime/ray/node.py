@@ -106,6 +106,7 @@ class RayRoleProcess:
             lambda _, what: process.fail("runtime", what.get("exception") or RuntimeError(what["message"]))
         )
         self._rendezvous = Rendezvous(self._name, token, process.on_message, process.peer_lost, process.attach_peer)
+        process.arena = self._rendezvous.arena
         process.spawn(self._rendezvous.receive())
         process.start(start)
         return NodeAddress(ray.get_runtime_context().get_node_id(), _own_ip(), os.getpid(), self._rendezvous.address)

@@ -1,0 +1,41 @@
+"""The mean of the gradients of several learners, in one pass over memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from thespis.core.context import Context
+from thespis.core.payloads import Contribution
+from thespis.core.types import Array
+from thespis.exchange.compression import decompress
+
+_BLOCK = 16 * 1024
+"""Numbers per step, so that what is added and the sum stay in the cache."""
+
+
+def mean_gradients(ctx: Context, parts: Sequence[Contribution], averages: bool) -> Array | None:
+    """The mean of the gradients over all rows, or without `averages` their sum; None if a part has none to apply.
+
+    The vector is for a message.
+    """
+    given = [decompress(part.gradients) for part in parts if part.gradients is not None]
+    if len(given) < len(parts):
+        return None
+    rows = sum(part.rows for part in parts)
+    weights = [part.rows / rows if averages and rows else 1.0 for part in parts]
+    return weighted_sum(given, weights, into=ctx.allocate(len(given[0])))
+
+
+def weighted_sum(vectors: Sequence[Array], weights: Sequence[float], into: Array) -> Array:
+    """Write the weighted sum of float32 vectors to `into`, and return it. Their order fixes the rounding."""
+    scales, product = np.array(weights, np.float32), np.empty(min(_BLOCK, len(into)), np.float32)
+    for start in range(0, len(into), _BLOCK):
+        total = into[start : start + _BLOCK]
+        part = product[: len(total)]
+        total.fill(0.0)
+        for vector, scale in zip(vectors, scales, strict=True):
+            np.multiply(vector[start : start + _BLOCK], scale, out=part)
+            total += part
+    return into
