@@ -1,6 +1,6 @@
 """What compressed weights save and cost: bytes of a pull as the runtime counts them, milliseconds, and age.
 
-python benchmarks/weights.py [--updates 150] [--actors 64] [--far-updates 512]
+python benchmarks/weights.py [--updates 100] [--actors 64] [--far-updates 512]
 
 IMPALA trains the convolutional network of DQN on Pong in the simulation, and one actor pulls every version. Then
 `--actors` actors pull over a simulated network of 10 Mbit/s each. Times are medians of CPU time on one core.
@@ -26,7 +26,14 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "Adam, 6.25e-5": {**ADAM, "learning_rate": 6.25e-5},
     "RMSProp, 6e-4, epsilon 0.01": {"kind": "rmsprop", "learning_rate": 6e-4, "epsilon": 0.01, "anneal": False},
 }
-COSTS = """
+NEAR = """
+work:
+  learn: {base: 1.0e-5}
+edges:
+  default: {latency: 1.0e-5, bandwidth: 1.0e+12}
+"""
+"""The learner has the next version before the actor pulls."""
+FAR = """
 work:
   env_step: {base: 2.0e-3}
   inference: {base: 2.0e-3}
@@ -39,7 +46,7 @@ edges:
   learner.weights.publish: {latency: 0.0, bandwidth: 1.0e+12}
 """
 """10 Mbit/s and 10 ms between each actor and the learner, which has its queue and store beside it."""
-FAR = [("float32", "Adam, 3e-4"), ("bfloat16", "Adam, 3e-4"), ("delta", "Adam, 3e-4"), ("delta", "Adam, 6.25e-5")]
+FORMS = [("float32", "Adam, 3e-4"), ("bfloat16", "Adam, 3e-4"), ("delta", "Adam, 3e-4"), ("delta", "Adam, 6.25e-5")]
 PONG: dict[str, Any] = {"env": "ALE/Pong-v5", "on": "simulation", "quiet": True, "eval_episodes": 0}
 IMPALA: dict[str, Any] = {**PONG, "batch_unrolls": 1, "queue_capacity": 1, "unroll_length": 20}
 
@@ -56,12 +63,14 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def trained(**settings: Any) -> dict[str, Any]:
+def trained(costs: str, **settings: Any) -> dict[str, Any]:
     """The summary of a run."""
     for times in taken.values():
         times.clear()
     with tempfile.TemporaryDirectory() as directory:
-        summary: dict[str, Any] = train("impala", run_dir=Path(directory) / "run", **IMPALA, **settings).summary
+        run, file = Path(directory) / "run", Path(directory) / "costs.yaml"
+        file.write_text(costs)
+        summary: dict[str, Any] = train("impala", run_dir=run, cost_model=file, **IMPALA, **settings).summary
         return summary
 
 
@@ -78,13 +87,13 @@ def milliseconds(name: str) -> float:
 def every_version(updates: int) -> None:
     """Print bytes and times if an actor pulls every version."""
     one = {"actors": 1, "envs_per_actor": 4}
-    exact = pulled(trained(**one, total_steps=800))
+    exact = pulled(trained(NEAR, **one, total_steps=800))
     print("| `--weights` | optimiser | bytes of a pull | fewer | encode | decode |\n|---|---|---|---|---|---|")
     print(f"| float32 | any | {exact:,.0f} | 1.0x | | |", flush=True)
     for form, optimizers in (("bfloat16", {"any": {}}), ("delta", OPTIMIZERS)):
         for name, optimizer in optimizers.items():
             steps = 80 * (updates if form == "delta" else 20)
-            size = pulled(trained(**one, weights=form, total_steps=steps, optimizer=optimizer))
+            size = pulled(trained(NEAR, **one, weights=form, total_steps=steps, optimizer=optimizer))
             times = f"{milliseconds('encode'):.1f} ms | {milliseconds('decode'):.1f} ms"
             print(f"| {form} | {name} | {size:,.0f} | {exact / size:.1f}x | {times} |", flush=True)
 
@@ -92,20 +101,16 @@ def every_version(updates: int) -> None:
 def far_away(actors: int, updates: int) -> None:
     """Print how old weights are if many actors pull over a slow network."""
     print("| `--weights` | optimiser | bytes of a pull | updates/s | lag | age of weights |\n|---|---|---|---|---|---|")
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        file.write(COSTS)
-        file.flush()
-        for form, name in FAR:
-            settings = {"actors": actors, "envs_per_actor": 1, "total_steps": 20 * updates}
-            summary = trained(**settings, weights=form, optimizer=OPTIMIZERS[name], cost_model=Path(file.name))
-            rate, lag = summary["updates_per_second"], summary["lag"]["mean"]
-            size = f"{pulled(summary):,.0f} | {rate:.1f}"
-            print(f"| {form} | {name} | {size} | {lag:.0f} | {lag / rate:.1f} s |", flush=True)
+    for form, name in FORMS:
+        settings = {"actors": actors, "envs_per_actor": 1, "total_steps": 20 * updates}
+        summary = trained(FAR, **settings, weights=form, optimizer=OPTIMIZERS[name])
+        rate, lag = summary["updates_per_second"], summary["lag"]["mean"]
+        print(f"| {form} | {name} | {pulled(summary):,.0f} | {rate:.1f} | {lag:.0f} | {lag / rate:.1f} s |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=150, help="of each run with one actor; 0 for none")
+    parser.add_argument("--updates", type=int, default=100, help="of each run with one actor; 0 for none")
     parser.add_argument("--actors", type=int, default=64, help="on the slow network; 0 for none")
     parser.add_argument("--far-updates", type=int, default=512, help="of each run on the slow network")
     args = parser.parse_args()

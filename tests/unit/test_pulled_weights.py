@@ -11,7 +11,7 @@ import pytest
 import torch
 from fakes import FakeContext, FakeEdge, YieldingContext, play, settle
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -98,6 +98,7 @@ def float_of(magnitude: int) -> float:
     return found
 
 
+@settings(deadline=None)
 @given(arrays(np.uint32, st.integers(1, 40), elements=WORDS))
 def test_rounding_is_to_the_nearest_bfloat16(words: Array) -> None:
     rounded = to_bfloat16(words.view(np.float32))
@@ -124,6 +125,7 @@ def test_rounding_equals_that_of_torch() -> None:
 # -- messages -----------------------------------------------------------------------------------------
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.integers(0, 30).flatmap(
         lambda n: st.tuples(*[arrays(np.uint32, n, elements=WORDS)] * 2, st.sampled_from([None, Version(1, 2)]))
