@@ -1,6 +1,6 @@
 """What compressed weights save and cost: bytes of a pull as the runtime counts them, milliseconds, and age.
 
-python benchmarks/weights.py [--updates 100] [--actors 64] [--far-updates 512]
+python benchmarks/weights.py [--updates 100] [--actors 64] [--far-updates 384]
 
 IMPALA trains the convolutional network of DQN on Pong in the simulation, and one actor pulls every version. Then
 `--actors` actors pull over a simulated network of 10 Mbit/s each. Times are medians of CPU time on one core.
@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=100, help="of each run with one actor; 0 for none")
     parser.add_argument("--actors", type=int, default=64, help="on the slow network; 0 for none")
-    parser.add_argument("--far-updates", type=int, default=512, help="of each run on the slow network")
+    parser.add_argument("--far-updates", type=int, default=384, help="of each run on the slow network")
     args = parser.parse_args()
     codec.WeightEncoder._make = timed("encode", codec.WeightEncoder._make)  # type: ignore[method-assign]
     codec.WeightDecoder.decode = timed("decode", codec.WeightDecoder.decode)  # type: ignore[method-assign]
