@@ -20,7 +20,13 @@ from thespis.training.trained_run import TrainedRun
 
 pytestmark = pytest.mark.timeout(180)
 SMALL: dict[str, Any] = {"on": "simulation", "eval_episodes": 2, "quiet": True, "actors": 2, "envs_per_actor": 2}
-REPLAYED: dict[str, Any] = {**SMALL, "batch": 16, "replay": {"warm_up": 100, "capacity": 2000}, "total_steps": 800}
+REPLAYED: dict[str, Any] = {
+    **SMALL,
+    "batch": 16,
+    "replay": {"warm_up": 100, "capacity": 2000},
+    "total_steps": 400,
+    "eval_max_steps": 50,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "impala": ("impala", {**SMALL, "total_steps": 2000}),
     "impala, old weights": ("impala", {**SMALL, "total_steps": 2000, "forced_lag": 3}),
@@ -28,8 +34,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {**SMALL, "total_steps": 2000, "unroll_length": 64}),
     "trpo": ("trpo", {**SMALL, "total_steps": 2000, "unroll_length": 64}),
     "apex": ("apex", REPLAYED),
-    "r2d2": ("r2d2", {**REPLAYED, "network": {"lstm": 8, "hidden": (8,)}, "total_steps": 500}),
-    "sac": ("sac", {**REPLAYED, "env": "Pendulum-v1"}),
+    "r2d2": ("r2d2", {**REPLAYED, "network": {"lstm": 8, "hidden": (8,)}}),
+    "sac": ("sac", {**REPLAYED, "env": "Pendulum-v1", "network": {"hidden": (16,), "critic_hidden": (16, 16)}}),
     "apex-dpg": ("apex-dpg", {**REPLAYED, "env": "Pendulum-v1"}),
 }
 
