@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {**SMALL, "total_steps": 2000, "unroll_length": 64}),
     "trpo": ("trpo", {**SMALL, "total_steps": 2000, "unroll_length": 64}),
     "apex": ("apex", REPLAYED),
-    "r2d2": ("r2d2", {**REPLAYED, "network": {"lstm": 8, "hidden": (8,)}}),
+    "r2d2": ("r2d2", {**REPLAYED, "network": {"lstm": 8, "hidden": (8,)}, "total_steps": 1500}),
     "sac": ("sac", {**REPLAYED, "env": "Pendulum-v1", "network": {"hidden": (16,), "critic_hidden": (16, 16)}}),
     "apex-dpg": ("apex-dpg", {**REPLAYED, "env": "Pendulum-v1"}),
 }
