@@ -154,13 +154,6 @@ def test_compressed_weights_on_processes(case: str, stage: Stage) -> None:
     assert counted["raw_bytes"] > 1.9 * counted["wire_bytes"]
 
 
-def test_compressed_weights_on_ray(stage: Stage) -> None:
-    pytest.importorskip("ray")
-    made = run(stage, "run", "impala", weights="delta", on="ray", total_steps=4000)
-    assert made.summary["exit_reason"] == "total_steps"
-    assert made.summary["weights"]["deltas"] > 0 and "broken_chains" not in made.summary["weights"]
-
-
 @pytest.mark.parametrize("killed", ["storage", "actor-0"])
 def test_a_process_is_killed(killed: str, stage: Stage) -> None:
     """An actor continues with a whole version: because it has none, or because the store has forgotten its own."""
