@@ -152,6 +152,10 @@ class LearnersSettings(TypedDict, total=False):
 class ReplayLearnersSettings(LearnersSettings, CompressionSettings, total=False): ...
 
 
+class WeightsSettings(TypedDict, total=False):
+    weights: Literal["float32", "bfloat16", "delta"]
+
+
 class QNetworkSettings(NetworkSettings, total=False):
     dueling: bool
     feedback: bool
@@ -197,7 +201,7 @@ class EpsilonLadderSettings(TypedDict, total=False):
     epsilon_exponent: float
 
 
-class ApexDQN(ApexOwn, ReplayLearnersSettings, CompressionSettings, DQNSettings, TransitionsSettings, EpsilonLadderSettings, total=False): ...
+class ApexDQN(ApexOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, DQNSettings, TransitionsSettings, EpsilonLadderSettings, total=False): ...
 
 
 class DPGNetworkSettings(NetworkSettings, total=False):
@@ -218,7 +222,7 @@ class NoiseLadderSettings(TypedDict, total=False):
     least_noise: float
 
 
-class ApexDPG(ApexOwn, ReplayLearnersSettings, CompressionSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+class ApexDPG(ApexOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
 class R2D2Settings(DiscreteQSettings, total=False):
@@ -241,7 +245,7 @@ class SequencesSettings(TypedDict, total=False):
     replay: ReplaySettings | ReplayConfig
 
 
-class ApexR2D2(ApexOwn, ReplayLearnersSettings, CompressionSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class ApexR2D2(ApexOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
 class SACSettings(TypedDict, total=False):
@@ -256,7 +260,7 @@ class SACSettings(TypedDict, total=False):
     reward: RewardSettings | RewardConfig
 
 
-class ApexSAC(ApexOwn, ReplayLearnersSettings, CompressionSettings, SACSettings, TransitionsSettings, total=False): ...
+class ApexSAC(ApexOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class DqnOwn(ExperimentSettings, total=False):
@@ -269,13 +273,13 @@ class EpsilonScheduleSettings(TypedDict, total=False):
     epsilon_steps: int
 
 
-class DqnDQN(DqnOwn, ReplayLearnersSettings, CompressionSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
+class DqnDQN(DqnOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
 
 
-class DqnDPG(DqnOwn, ReplayLearnersSettings, CompressionSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+class DqnDPG(DqnOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
-class DqnSAC(DqnOwn, ReplayLearnersSettings, CompressionSettings, SACSettings, TransitionsSettings, total=False): ...
+class DqnSAC(DqnOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class EsOwn(ExperimentSettings, total=False):
@@ -349,10 +353,10 @@ class PreemptionSettings(TypedDict, total=False):
     preempt: float
 
 
-class ImpalaVTrace(ExperimentSettings, QueueSettings, LearnersSettings, CompressionSettings, PreemptionSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class ImpalaVTrace(ExperimentSettings, QueueSettings, WeightsSettings, LearnersSettings, CompressionSettings, PreemptionSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class ImpalaAPPO(ExperimentSettings, QueueSettings, LearnersSettings, CompressionSettings, PreemptionSettings, APPOSettings, UnrollsSettings, total=False): ...
+class ImpalaAPPO(ExperimentSettings, QueueSettings, WeightsSettings, LearnersSettings, CompressionSettings, PreemptionSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
 class ParameterServerOwn(ExperimentSettings, total=False):
@@ -417,7 +421,7 @@ class RoundsSettings(TypedDict, total=False):
     unroll_length: int
 
 
-class PpoPPO(PpoOwn, LearnersSettings, CompressionSettings, PreemptionSettings, PPOSettings, RoundsSettings, total=False): ...
+class PpoPPO(PpoOwn, LearnersSettings, CompressionSettings, PreemptionSettings, WeightsSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
 class TRPOSettings(TypedDict, total=False):
@@ -435,7 +439,7 @@ class TRPOSettings(TypedDict, total=False):
     reward: RewardSettings | RewardConfig
 
 
-class PpoTRPO(PpoOwn, LearnersSettings, CompressionSettings, PreemptionSettings, TRPOSettings, RoundsSettings, total=False): ...
+class PpoTRPO(PpoOwn, LearnersSettings, CompressionSettings, PreemptionSettings, WeightsSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 class QtoptOwn(ExperimentSettings, total=False):
@@ -482,7 +486,7 @@ class R2d3Own(ExperimentSettings, total=False):
     demo_ratio: float
 
 
-class R2d3R2D2(R2d3Own, ReplayLearnersSettings, CompressionSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class R2d3R2D2(R2d3Own, ReplayLearnersSettings, CompressionSettings, WeightsSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
 class SeedOwn(ExperimentSettings, total=False):

@@ -86,9 +86,11 @@ class DPG(Algorithm[Transitions]):
         return DPGNetwork
 
     def build_policy_runner(self, network: PolicyNetwork, rng: np.random.Generator) -> PolicyRunner:
-        """A policy runner that also asks the critic, because actors compute initial priorities."""
+        """A policy runner that also asks the critic if actors compute initial priorities."""
         from thespis.networks.dpg import DPGNetwork, ValuingPolicyRunner
 
+        if not self.items.replay.actor_priorities:
+            return super().build_policy_runner(network, rng)
         assert isinstance(network, DPGNetwork)
         return ValuingPolicyRunner(network, rng)
 

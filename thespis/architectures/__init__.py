@@ -1,6 +1,15 @@
 """Architectures: one file each, which reads like the paper's figure."""
 
-SHARED = ("aggregators", "builders", "demonstrations", "inference", "labelling", "learners", "sharding")
+SHARED = (
+    "aggregators",
+    "builders",
+    "demonstrations",
+    "inference",
+    "labelling",
+    "learners",
+    "pulled_weights",
+    "sharding",
+)
 """Modules of this package that are not architectures, but shared builders."""
 
 USUAL_PAIRS = {

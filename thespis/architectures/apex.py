@@ -25,6 +25,7 @@ from thespis.architectures.learners import (
     add_replay_learners,
 )
 from thespis.core.bounds import Count
+from thespis.core.compression_config import WeightsConfig
 from thespis.core.config import Experiment, QNetworkConfig, ReplayConfig, Transitions
 from thespis.core.program import Program
 from thespis.core.settings import inline
@@ -46,6 +47,7 @@ class Config(Experiment):
     publish_every: Count = 4
     """Publish weights every N updates."""
     group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
+    pulled: WeightsConfig = inline(WeightsConfig)
     algorithm: Algorithm[Transitions | Sequences] = chosen(
         lambda: DQN(
             items=Transitions(replay=_PRIORITISED),
@@ -65,5 +67,5 @@ def program(cfg: Config) -> Program:
     replays, stores = add_own_replays(p, cfg), add_own_weights(p, cfg)
     add_replay_learners(p, cfg, replays, stores)
     add_replay_actors(p, cfg, replays, stores)
-    add_evaluator(p, cfg, stores[0].pull)
+    add_evaluator(p, cfg, stores[0].pull_exact)
     return p

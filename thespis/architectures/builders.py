@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from thespis.algorithms.r2d2 import Replayed
     from thespis.core.config import Experiment, ReplayConfig
     from thespis.core.context import Context
-    from thespis.core.edges import Draw, Insert, InsertStream, Next, Prioritise, Publish, Pull
+    from thespis.core.edges import Draw, Insert, InsertStream, Next, Prioritise, Publish, Pull, PullForActing
     from thespis.envs.autoreset import Environments
     from thespis.envs.spaces import Spaces
     from thespis.networks.policies import PolicyNetwork
@@ -52,7 +52,7 @@ def build_policy_runner(ctx: Context, cfg: Experiment) -> PolicyRunner:
     return runner
 
 
-def build_local_policy(ctx: Context, cfg: Experiment, pull: Pull, ahead: bool = False) -> roles.LocalPolicy:
+def build_local_policy(ctx: Context, cfg: Experiment, pull: PullForActing, ahead: bool = False) -> roles.LocalPolicy:
     """A policy in the actor's process that pulls weights. `ahead`: see `LocalPolicy`."""
     return roles.LocalPolicy(ctx, build_policy_runner(ctx, cfg), pull, ahead)
 
@@ -82,7 +82,9 @@ def return_discount(cfg: Experiment) -> float | None:
     return cfg.algorithm.discount if cfg.algorithm.reward.normalize else None
 
 
-def build_unroll_actor(ctx: Context, cfg: Experiment, insert: Insert, pull: Pull, ahead: bool = False) -> roles.Actor:
+def build_unroll_actor(
+    ctx: Context, cfg: Experiment, insert: Insert, pull: PullForActing, ahead: bool = False
+) -> roles.Actor:
     """An actor with a local policy that sends each unroll once and explores by sampling. `ahead`: see `LocalPolicy`."""
     envs, length = build_environments(ctx, cfg, cfg.envs_per_actor), cfg.algorithm.items.unroll_length
     policy = build_local_policy(ctx, cfg, pull, ahead)
@@ -112,7 +114,7 @@ def build_exploring_actor(
 
 
 def build_replay_actor(
-    ctx: Context, cfg: Experiment, insert: InsertStream, pull: Pull, replays: int = 1
+    ctx: Context, cfg: Experiment, insert: InsertStream, pull: PullForActing, replays: int = 1
 ) -> roles.Actor:
     """An actor with a local policy that inserts into a replay, or into one of `replays` replays."""
     return build_exploring_actor(ctx, cfg, insert, build_local_policy(ctx, cfg, pull), replays)
@@ -136,6 +138,11 @@ class Weights:
     def pull(self) -> Pull:
         """The edge that returns the newest version."""
         return self.store.edge(roles.WeightStore.pull)
+
+    @property
+    def pull_exact(self) -> Pull:
+        """The edge that returns the newest version in float32."""
+        return self.pull
 
     @property
     def following(self) -> Next:

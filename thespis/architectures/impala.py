@@ -11,7 +11,7 @@ from thespis import roles
 from thespis.algorithms import chosen
 from thespis.algorithms.base import Algorithm
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import add_evaluator, add_weights, build_unroll_actor
+from thespis.architectures.builders import add_evaluator, build_unroll_actor
 from thespis.architectures.learners import (
     LearnersConfig,
     PreemptionConfig,
@@ -19,6 +19,8 @@ from thespis.architectures.learners import (
     add_group,
     add_queue_learner,
 )
+from thespis.architectures.pulled_weights import add_actor_weights
+from thespis.core.compression_config import WeightsConfig
 from thespis.core.config import Experiment, Unrolls
 from thespis.core.program import Program
 from thespis.core.settings import inline
@@ -30,6 +32,7 @@ class Config(Experiment):
 
     algorithm: Algorithm[Unrolls] = chosen(VTrace)
     queue: QueueConfig = inline(QueueConfig)
+    pulled: WeightsConfig = inline(WeightsConfig)
     group: LearnersConfig = inline(LearnersConfig)
     preemption: PreemptionConfig = inline(PreemptionConfig)
 
@@ -42,19 +45,19 @@ class Config(Experiment):
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own actors."""
     p, unrolls = Program("impala"), cfg.queue.batch_unrolls
-    group, inserts, pulls = add_group(p, cfg, cfg.group, cfg.preemption.preempt), [], []
+    group, inserts, stores = add_group(p, cfg, cfg.group, cfg.preemption.preempt), [], []
     for learner in cfg.group.indices:
         with_learner = cfg.group.place(p, "learner", learner)
         queue = with_learner.add("queue", roles.Queue, capacity=cfg.queue.queue_capacity)
-        weights = add_weights(with_learner, hold_back=cfg.queue.forced_lag)
+        weights = add_actor_weights(with_learner, cfg, hold_back=cfg.queue.forced_lag)
         sample = queue.edge(roles.Queue.sample, items=unrolls)
         add_queue_learner(with_learner, cfg, sample, weights.publish, unrolls, group[learner])
         inserts.append(queue.edge(roles.Queue.insert))
-        pulls.append(weights.pull)
+        stores.append(weights)
     actors = p.at(restarts=3, counts_as_actor=True)
     for actor in range(cfg.actors):
         learner = cfg.group.learner_of(actor)
         # Actors run ahead: each starts its next unroll while it pulls weights.
-        actors.add("actor", build_unroll_actor, cfg, insert=inserts[learner], pull=pulls[learner], ahead=True)
-    add_evaluator(p, cfg, pulls[0])
+        actors.add("actor", build_unroll_actor, cfg, insert=inserts[learner], pull=stores[learner].pull, ahead=True)
+    add_evaluator(p, cfg, stores[0].pull_exact)
     return p

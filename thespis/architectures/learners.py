@@ -11,12 +11,11 @@ from thespis import roles
 from thespis.architectures.aggregators import RESTARTS, add_aggregator
 from thespis.architectures.builders import (
     ReplayShards,
-    Weights,
     add_replay,
-    add_weights,
     build_replay_actor,
     build_worker_network,
 )
+from thespis.architectures.pulled_weights import ActorWeights, add_actor_weights
 from thespis.core.bounds import Bounds, Count, CountOrZero, Positive, RoleCount
 from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.config import Rounds, Unrolls
@@ -360,19 +359,19 @@ def add_own_replays(p: Program, cfg: Any) -> list[ReplayShards]:
     return [add_replay(p, cfg, place, fed, len(places)) for place, fed in zip(places, actors, strict=True)]
 
 
-def add_own_weights(p: Program, cfg: Any) -> list[Weights]:
+def add_own_weights(p: Program, cfg: Any) -> list[ActorWeights]:
     """Add the weight store of each learner, in the process of its replay."""
-    return [add_weights(cfg.group.place(p, "storage", learner)) for learner in cfg.group.indices]
+    return [add_actor_weights(cfg.group.place(p, "storage", learner), cfg) for learner in cfg.group.indices]
 
 
-def add_replay_learners(p: Program, cfg: Any, replays: Sequence[ReplayShards], stores: Sequence[Weights]) -> None:
+def add_replay_learners(p: Program, cfg: Any, replays: Sequence[ReplayShards], stores: Sequence[ActorWeights]) -> None:
     """Add the learners, and their group if there are several."""
     groups = zip(replays, stores, add_group(p, cfg, cfg.group), strict=True)
     for learner, (replay, store, group) in enumerate(groups):
         add_replay_learner(cfg.group.place(p, None, learner), cfg, replay, store.publish, group)
 
 
-def add_replay_actors(p: Program, cfg: Any, replays: Sequence[ReplayShards], stores: Sequence[Weights]) -> None:
+def add_replay_actors(p: Program, cfg: Any, replays: Sequence[ReplayShards], stores: Sequence[ActorWeights]) -> None:
     """Add all actors. Each has a local policy, and the replay and the weight store of one learner."""
     place, memories = p.at(restarts=3, counts_as_actor=True), sum(len(replay.handles) for replay in replays)
     for actor in range(cfg.actors):

@@ -11,9 +11,11 @@ from thespis import roles
 from thespis.algorithms import chosen
 from thespis.algorithms.base import Algorithm
 from thespis.algorithms.ppo import PPO
-from thespis.architectures.builders import add_evaluator, add_weights, build_unroll_actor
+from thespis.architectures.builders import add_evaluator, build_unroll_actor
 from thespis.architectures.learners import LearnersConfig, PreemptionConfig, add_group, add_queue_learner
+from thespis.architectures.pulled_weights import add_actor_weights
 from thespis.core.bounds import CountOrZero
+from thespis.core.compression_config import WeightsConfig
 from thespis.core.config import Experiment, Rounds
 from thespis.core.errors import ThespisError
 from thespis.core.program import Program
@@ -32,6 +34,7 @@ class Config(Experiment):
     """Backup actors: each update drops the unrolls of the N slowest actors of each learner."""
     group: LearnersConfig = inline(LearnersConfig)
     preemption: PreemptionConfig = inline(PreemptionConfig)
+    pulled: WeightsConfig = inline(WeightsConfig)
     algorithm: Algorithm[Rounds] = chosen(PPO)
 
     def __post_init__(self) -> None:
@@ -52,22 +55,21 @@ class Config(Experiment):
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own actors."""
     p = Program("ppo")
-    group, inserts, pulls, nexts = add_group(p, cfg, cfg.group, cfg.preemption.preempt), [], [], []
+    group, inserts, stores = add_group(p, cfg, cfg.group, cfg.preemption.preempt), [], []
     # Queue, store and learner share a process, so that they fail together. If the queue alone died with an unroll,
     # its actor would wait for a version that the learner cannot compute without this unroll.
     for learner in cfg.group.indices:
         with_learner = cfg.group.place(p, "learner", learner)
         queue = with_learner.add("queue", roles.Queue, capacity=cfg.actors // cfg.group.learners)
-        weights = add_weights(with_learner)
+        weights = add_actor_weights(with_learner, cfg)
         sample = queue.edge(roles.Queue.sample, items=cfg.quorum, of_one_version=True)
         add_queue_learner(with_learner, cfg, sample, weights.publish, cfg.quorum, group[learner])
         inserts.append(queue.edge(roles.Queue.insert))
-        nexts.append(weights.following)
-        pulls.append(weights.pull)
+        stores.append(weights)
     actors = p.at(restarts=3, counts_as_actor=True)
     for actor in range(cfg.actors):
         learner = cfg.group.learner_of(actor)
         # To pull is to wait for the next version, so an actor collects one unroll per version.
-        actors.add("actor", build_unroll_actor, cfg, insert=inserts[learner], pull=nexts[learner])
-    add_evaluator(p, cfg, pulls[0])
+        actors.add("actor", build_unroll_actor, cfg, insert=inserts[learner], pull=stores[learner].following)
+    add_evaluator(p, cfg, stores[0].pull_exact)
     return p

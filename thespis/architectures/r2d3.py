@@ -27,6 +27,7 @@ from thespis.architectures.learners import (
     build_learner_network,
 )
 from thespis.core.bounds import Bounds, Count
+from thespis.core.compression_config import WeightsConfig
 from thespis.core.config import Experiment
 from thespis.core.edges import ReplayEdges
 from thespis.core.errors import ThespisError
@@ -62,6 +63,7 @@ class Config(Experiment):
     """Demo ratio: probability that a sequence of a batch is a demonstration (paper: 1/256 was best, with 256 actors).
     It must be below 1, because the actors would otherwise wait forever."""
     group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
+    pulled: WeightsConfig = inline(WeightsConfig)
     algorithm: Algorithm[Sequences] = chosen(R2D2)
 
     def __post_init__(self) -> None:
@@ -116,5 +118,5 @@ def program(cfg: Config) -> Program:
             "learner", build_learner, cfg, replay=replay.edges, demos=edges, publish=publish, group=group[learner]
         )
     add_replay_actors(p, cfg, replays, stores)
-    add_evaluator(p, cfg, stores[0].pull)
+    add_evaluator(p, cfg, stores[0].pull_exact)
     return p

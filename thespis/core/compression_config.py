@@ -1,4 +1,4 @@
-"""The settings of gradient compression, which parameter servers and groups of learners share."""
+"""The settings of compression: of gradients, which learners send, and of weights, which actors pull."""
 
 from __future__ import annotations
 
@@ -51,3 +51,23 @@ class CompressionConfig:
 
 UNCOMPRESSED = CompressionConfig()
 """Gradients in float32."""
+
+
+@dataclass(frozen=True)
+class WeightsConfig:
+    """Compression of the weights that actors pull."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("weights",)
+
+    weights: Literal["float32", "bfloat16", "delta"] = "float32"
+    """Form of the weights that actors pull: float32 (exact), bfloat16 (rounded, half the bytes), or delta (the same
+    weights as bfloat16, sent as the difference from those that the actor has)."""
+
+    @property
+    def compresses(self) -> bool:
+        """Whether actors pull weights in another form than float32."""
+        return self.weights != "float32"
+
+    def describe(self) -> str:
+        """One phrase for the log of a run."""
+        return f"weights: actors pull {self.weights}, evaluators float32"

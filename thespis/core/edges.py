@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Admission,
         BlockAddress,
         Combined,
+        CompressedWeights,
         Contribution,
         GradientMessage,
         InferenceEndpoint,
@@ -118,6 +119,12 @@ class Pull(Named, Protocol):
     """Return newer weights, or None if there are none; does not block."""
 
     def __call__(self, newer_than: Version | None, /) -> Awaitable[VersionedWeights | None]: ...
+
+
+class PullForActing(Named, Protocol):
+    """Return newer weights to act with, exact or compressed; None if there are none, or blocks until there are."""
+
+    def __call__(self, newer_than: Version | None, /) -> Awaitable[VersionedWeights | CompressedWeights | None]: ...
 
 
 class Next(Named, Protocol):

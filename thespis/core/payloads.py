@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from thespis.core.types import Array
+from thespis.core.types import Array, ParameterLayout, Version
 
 BlockLayout = list[tuple[str, str, int]]
 """Name, numpy dtype and length of each array of a block."""
@@ -64,6 +65,48 @@ class CompressedGradient(NamedTuple):
 
 GradientMessage = Array | CompressedGradient
 """A gradient vector: float32, or compressed."""
+
+
+class WeightLayout(NamedTuple):
+    """The weights that acting reads, in the order of a compressed message.
+
+    `rounded`: names and shapes of the float32 parameters, which are rounded. `exact`: names of all others, such as
+    running statistics.
+    """
+
+    rounded: ParameterLayout
+    exact: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        """All names."""
+        return [*(name for name, _ in self.rounded), *self.exact]
+
+    @property
+    def size(self) -> int:
+        """Number of rounded numbers."""
+        return sum(math.prod(shape) for _, shape in self.rounded)
+
+
+class CompressedWeights(NamedTuple):
+    """The weights that acting reads, in the form of one message.
+
+    `base`: the version that the receiver needs to decode it; None if it needs none. `data`: with a base, the
+    compressed difference of the bits, uint8; without, the bits of all parameters in bfloat16, uint16 `[n]`.
+    `exact`: the arrays that are not rounded. `checksum`: of the decoded bits and of `exact`.
+    """
+
+    version: Version
+    base: Version | None
+    data: Array
+    exact: list[Array]
+    checksum: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return self.data.nbytes + sum(array.nbytes for array in self.exact)
+
 
 RoleState = tuple[dict[str, Array], dict[str, Any]]
 """Arrays and JSON values, as `state` of a role returns them."""

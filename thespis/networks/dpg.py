@@ -110,6 +110,10 @@ class DPGNetwork(Agent):
         params = torch.cat([actions, values.unsqueeze(-1)], -1)
         return NetworkOutput(params.view(steps, batch, -1), values.view(steps, batch), ())
 
+    def learning_only(self) -> tuple[nn.Module, ...]:
+        """Return the critic: actions do not depend on it."""
+        return (self.critic,)
+
     def observe(self, obs: TensorTree) -> None:
         """Update the running normalisation of policy and critic."""
         super().observe(obs)
@@ -130,6 +134,10 @@ class ValuingPolicyRunner(PolicyRunner):
         with torch.inference_mode():
             taken: Array = self._critic(as_tensors(inputs.obs), self._noise.encode(as_tensor(actions))).numpy()
         return PolicyOutput(actions, logp, (), np.stack([taken, params[:, -1]], 1))
+
+    def _unread(self) -> tuple[nn.Module, ...]:
+        """None: the critic values the actions."""
+        return ()
 
 
 def init_small(layer: nn.Linear) -> nn.Linear:

@@ -36,6 +36,9 @@ class PolicyNetwork(Protocol):
     To use your own network, pass a factory `network(observation_space, action_space) -> nn.Module`. The module must
     return the same results for T steps one by one, `[1, B]`, and at once, `[T, B]`. So `forward` zeroes the state of
     environment b before step t wherever `inputs.first[t, b]` is true, and draws no random numbers (no dropout).
+
+    It may have a method `learning_only()`, which returns the modules and parameters that do not change `params` and
+    `states`. Actors that pull compressed weights do not receive them.
     """
 
     @property
@@ -122,6 +125,10 @@ class ActorCritic(Agent):
         params, values = heads_forward(features, (self.policy, self.value))
         params = with_deviations(params, self.log_std)
         return NetworkOutput(params.view(steps, batch, -1), values.view(steps, batch), states)
+
+    def learning_only(self) -> tuple[nn.Module, ...]:
+        """Return the value head, which actors need not receive."""
+        return (self.value,)
 
 
 def policy_head(size: int, distribution: Distribution) -> tuple[nn.Linear, nn.Parameter | None]:

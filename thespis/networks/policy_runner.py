@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
+
 import numpy as np
 import torch
+from torch import nn
 
 from thespis.core.errors import ThespisError
+from thespis.core.payloads import WeightLayout
 from thespis.core.types import Array, Inputs, PolicyOutput, State, map_tree
 from thespis.networks.heads import EpsilonGreedy, Explores
 from thespis.networks.inputs import TensorInputs, as_tensor
 from thespis.networks.numpy.policy import NumpyPolicy, numpy_policy
 from thespis.networks.policies import PolicyNetwork
+
+LearningOnly = nn.Module | nn.Parameter
+"""A part of a network that only learning reads, such as a critic."""
 
 
 class PolicyRunner:
@@ -68,13 +76,49 @@ class PolicyRunner:
         self._distribution.explore(amount)
 
     def load(self, weights: dict[str, Array]) -> None:
-        """Copy weights into the network, in place."""
-        copy_weights(weights, self._views)
+        """Copy weights into the network, in place: all, or only those of `layout`."""
+        views = self._views
+        if len(weights) != len(views):
+            views = {name: views[name] for name in self.layout.names}
+        copy_weights(weights, views)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(view.nbytes for view in self._views.values())
+
+    @functools.cached_property
+    def layout(self) -> WeightLayout:
+        """The weights that acting reads."""
+        return weight_layout(self.network, self._unread())
+
+    def _unread(self) -> Iterable[LearningOnly]:
+        """The parts of the network that acting does not read, if its class says so.
+
+        A subclass of such a class has to say so again, because it may act in another way.
+        """
+        says = vars(type(self.network)).get("learning_only")
+        return () if says is None else says(self.network)
 
 
 def weight_views(network: PolicyNetwork) -> dict[str, Array]:
     """Return all parameters and buffers by name, as arrays that share the network's memory."""
     return {name: value.numpy() for name, value in network.state_dict().items()}
+
+
+def weight_layout(network: PolicyNetwork, without: Iterable[LearningOnly] = ()) -> WeightLayout:
+    """Return the names and shapes of a network's weights, except those of the parts `without`."""
+    assert isinstance(network, nn.Module)
+    skipped: set[int] = set()
+    for part in without:
+        tensors = (*part.parameters(), *part.buffers()) if isinstance(part, nn.Module) else (part,)
+        skipped.update(map(id, tensors))
+    held = [(name, value) for name, value in network.state_dict(keep_vars=True).items() if id(value) not in skipped]
+    rounds = [isinstance(value, nn.Parameter) and value.dtype == torch.float32 for _, value in held]
+    return WeightLayout(
+        [(name, list(value.shape)) for (name, value), rounded in zip(held, rounds, strict=True) if rounded],
+        [name for (name, _), rounded in zip(held, rounds, strict=True) if not rounded],
+    )
 
 
 def export_weights(network: PolicyNetwork) -> dict[str, Array]:

@@ -37,6 +37,10 @@ class SeparateActorCritic(Agent):
         """Return the parameters of the value function."""
         return [*self.critic.parameters(), *self.value.parameters()]
 
+    def learning_only(self) -> tuple[nn.Module, ...]:
+        """Return the value function, unless it is recurrent: actors store its state in unrolls."""
+        return (self.critic, self.value) if self.core is None else ()
+
     def initial_state(self, batch: int) -> tuple[Tensor, ...]:
         """Return the zero states of the policy, then of the critic."""
         return super().initial_state(batch) + self.critic.initial_state(batch)

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from thespis.roles.queue import Queue, TrainBuffer
     from thespis.roles.replay import Replay
     from thespis.roles.shared_parameters import SharedParameters
-    from thespis.roles.weight_store import WeightStore
+    from thespis.roles.weight_store import CompressedWeightStore, WeightStore
 
 __all__ = [
     "Actor",
     "AveragingServer",
     "Batching",
     "BellmanUpdater",
+    "CompressedWeightStore",
     "Coordinator",
     "Demonstrations",
     "Evaluator",
@@ -67,6 +68,6 @@ __getattr__ = lazy_names(
         "shared_parameters": "SharedParameters",
         "replay": "Replay",
         "bellman_updater": "BellmanUpdater",
-        "weight_store": "WeightStore",
+        "weight_store": "CompressedWeightStore WeightStore",
     },
 )

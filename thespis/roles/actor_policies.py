@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from thespis.core.context import Context
-from thespis.core.edges import Act, Pull
+from thespis.core.edges import Act, PullForActing
+from thespis.core.payloads import CompressedWeights
 from thespis.core.types import Array, Inputs, PolicyOutput, State, Stream, Version, VersionedWeights, unpack_version
 from thespis.envs.autoreset import EnvStep
+from thespis.exchange.weights import BrokenChain, WeightDecoder
 from thespis.experience.trajectory_assembler import encode_step
 
 if TYPE_CHECKING:
@@ -21,15 +23,16 @@ class LocalPolicy:
     """Acts with one version until `refresh`, so an actor that refreshes between unrolls never mixes versions.
 
     `ahead`: each refresh also prefetches the weights for the next one. The actor then does not wait for a pull, and
-    acts on weights that are one unroll older.
+    acts on weights that are one unroll older. Weights may arrive compressed; the messages say so.
     """
 
     name = "itself"
 
-    def __init__(self, ctx: Context, runner: PolicyRunner, pull: Pull, ahead: bool = False) -> None:
+    def __init__(self, ctx: Context, runner: PolicyRunner, pull: PullForActing, ahead: bool = False) -> None:
         self._ctx, self._runner, self._pull, self._ahead = ctx, runner, pull, ahead
         self._version: Version | None = None
-        self._prefetched: asyncio.Future[VersionedWeights | None] | None = None
+        self._decoder: WeightDecoder | None = None
+        self._prefetched: asyncio.Future[VersionedWeights | CompressedWeights | None] | None = None
 
     @property
     def version(self) -> Version:
@@ -45,11 +48,30 @@ class LocalPolicy:
         """Load the newest weights; the first call waits for them. `skip_prefetch`: ignore the prefetched weights."""
         prefetched = None if skip_prefetch else self._prefetched
         newer = await (self._pull(self._version) if prefetched is None else self._ctx.wait(self._pull.name, prefetched))
-        if newer is not None and (self._version is None or newer.version > self._version):
-            self._runner.load(newer.weights)
-            self._version = newer.version
+        if newer is not None and self._acts_before(newer.version):
+            weights = newer if isinstance(newer, VersionedWeights) else await self._decompress(newer)
+            if self._acts_before(weights.version):
+                self._runner.load(weights.weights)
+                self._version = weights.version
         if self._ahead:
             self._prefetched = self._ctx.ahead(self._pull(self._version))
+
+    def _acts_before(self, version: Version) -> bool:
+        return self._version is None or version > self._version
+
+    async def _decompress(self, message: CompressedWeights) -> VersionedWeights:
+        """Decode a message; if it does not fit the weights that act, pull whole ones instead."""
+        if self._decoder is None:
+            self._decoder = WeightDecoder(self._runner.layout)
+        try:
+            async with self._ctx.work("decompress", items=self._runner.layout.size):
+                return self._decoder.decode(message)
+        except BrokenChain:
+            self._ctx.count("weights/broken_chains")
+        whole = await self._pull(None)
+        assert isinstance(whole, CompressedWeights)
+        async with self._ctx.work("decompress", items=self._runner.layout.size):
+            return self._decoder.decode(whole)
 
     def explore(self, epsilon: float | Array) -> None:
         """Set epsilon of epsilon-greedy exploration, for all environments or for each."""

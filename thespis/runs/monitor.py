@@ -19,6 +19,7 @@ from thespis.runs.interval import Interval, RoleTotal
 WINDOW = 100
 """Training episodes in the mean return, as in Stable-Baselines3."""
 _HISTORY = 240
+_EVENTS = {"learner_events": "group/", "gradients": "gradients/", "weights": "weights/"}  # in the summary: counters
 
 
 class Mark(NamedTuple):
@@ -290,7 +291,7 @@ class Monitor:
             row["eval/mean_reward"] = self.eval_reward
         if self.samples_per_insert is not None:
             row["replay/samples_per_insert"] = self.samples_per_insert
-        row.update({name: n for name, n in self.counters.items() if name.startswith(("group/", "gradients/"))})
+        row.update({name: n for name, n in self.counters.items() if name.startswith(tuple(_EVENTS.values()))})
         if seconds > 0.0:
             row.update({f"edge/{name}/bytes_per_s": n / seconds for name, n in interval.bytes.items()})
         for role, share in interval.roles().items():
@@ -340,8 +341,7 @@ class Monitor:
             },
             "restarts": sum(self.restarts.values()),
             "dropped": self.dropped,
-            "learner_events": self._counted("group/"),
-            "gradients": self._counted("gradients/"),
+            **{name: self._counted(prefix) for name, prefix in _EVENTS.items()},
             "nodes": self.nodes,
             "weights_sha256": weights_sha256,
         }

@@ -95,6 +95,10 @@ class SACNetwork(Agent):
         params = self.policy_params(map_tree(lambda leaf: leaf.flatten(0, 1), inputs.obs))
         return NetworkOutput(params.view(steps, batch, -1), params.new_zeros(steps, batch), ())
 
+    def learning_only(self) -> tuple[nn.Module | nn.Parameter, ...]:
+        """Return critics and temperature, which acting does not read."""
+        return self.critics, self.log_temperature
+
     def observe(self, obs: TensorTree) -> None:
         """Update the running statistics of policy and critics."""
         super().observe(obs)

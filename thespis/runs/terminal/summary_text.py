@@ -35,6 +35,12 @@ def final_lines(summary: dict[str, Any], run: Path) -> list[str]:
     if sizes := summary.get("gradients"):  # older runs have none
         sent = f"{sizes.get('wire_bytes', 0):,} of {sizes.get('raw_bytes', 0):,} bytes sent"
         lines.append(f"  gradients: {sent}, {sizes.get('lost_memories', 0)} error memories lost")
+    if sizes := summary.get("weights"):  # older runs have none
+        sent = f"{sizes.get('wire_bytes', 0):,} of {sizes.get('raw_bytes', 0):,} bytes pulled by actors"
+        whole = (
+            f", {sizes['anchors']} of {sizes['anchors'] + sizes.get('deltas', 0)} whole" if "anchors" in sizes else ""
+        )
+        lines.append(f"  weights: {sent}{whole}")
     return [*lines, f"  {run}"]
 
 
