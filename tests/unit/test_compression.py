@@ -228,7 +228,7 @@ class Equal:
 
     updates = 0
 
-    def state(self) -> Any:
+    async def snapshot(self) -> Any:
         return {}, {}
 
     def restore(self, arrays: Any, values: Any) -> None: ...

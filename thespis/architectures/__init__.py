@@ -1,6 +1,6 @@
 """Architectures: one file each, which reads like the paper's figure."""
 
-SHARED = ("builders", "demonstrations", "inference", "labelling", "learners", "sharding")
+SHARED = ("builders", "demonstrations", "inference", "labelling", "learners", "model_parallel", "sharding")
 """Modules of this package that are not architectures, but shared builders."""
 
 USUAL_PAIRS = {

@@ -6,6 +6,7 @@ actor xN --unroll--> queue --batch--> learner --weights--> store --pull--> actor
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from thespis import roles
 from thespis.algorithms import chosen
@@ -19,9 +20,14 @@ from thespis.architectures.learners import (
     add_group,
     add_queue_learner,
 )
+from thespis.architectures.model_parallel import add_shards, validate_parallel
 from thespis.core.config import Experiment, Unrolls
+from thespis.core.parallel_config import ParallelConfig
 from thespis.core.program import Program
 from thespis.core.settings import inline
+
+if TYPE_CHECKING:
+    from thespis.envs.spaces import Spaces
 
 
 @dataclass(frozen=True)
@@ -31,12 +37,18 @@ class Config(Experiment):
     algorithm: Algorithm[Unrolls] = chosen(VTrace)
     queue: QueueConfig = inline(QueueConfig)
     group: LearnersConfig = inline(LearnersConfig)
+    model: ParallelConfig = inline(ParallelConfig)
     preemption: PreemptionConfig = inline(PreemptionConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.group.check(self)
         self.preemption.check(self, self.group.learners, self.queue.batch_unrolls, self.envs_per_actor)
+
+
+def validate(cfg: Config, spaces: Spaces) -> None:
+    """Refuse a network that cannot be divided."""
+    validate_parallel(cfg, spaces)
 
 
 def program(cfg: Config) -> Program:
@@ -48,7 +60,9 @@ def program(cfg: Config) -> Program:
         queue = with_learner.add("queue", roles.Queue, capacity=cfg.queue.queue_capacity)
         weights = add_weights(with_learner, hold_back=cfg.queue.forced_lag)
         sample = queue.edge(roles.Queue.sample, items=unrolls)
-        add_queue_learner(with_learner, cfg, sample, weights.publish, unrolls, group)
+        add_queue_learner(
+            with_learner, cfg, sample, weights.publish, unrolls, group, shards=add_shards(with_learner, cfg)
+        )
         inserts.append(queue.edge(roles.Queue.insert))
         pulls.append(weights.pull)
     actors = p.at(restarts=3, counts_as_actor=True)

@@ -16,11 +16,13 @@ from thespis.architectures.builders import (
     build_replay_actor,
     build_worker_network,
 )
+from thespis.architectures.model_parallel import ShardWiring, build_sharded_learner
 from thespis.core.bounds import Bounds, Count, CountOrZero, Positive, RoleCount
 from thespis.core.compression_config import CompressionConfig
 from thespis.core.config import Rounds, Unrolls
 from thespis.core.edges import GroupEdges, PreemptionEdges
 from thespis.core.errors import ThespisError
+from thespis.core.parallel_config import ParallelConfig
 from thespis.core.program import Handle, Placement, Program
 from thespis.core.settings import inline
 from thespis.core.system.cores import learner_threads
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from thespis.core.edges import Draw, Prioritise, Publish, Sample
     from thespis.core.types import Version
     from thespis.exchange.protocol import Exchange
+    from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
     from thespis.experience.sources import Preemption
     from thespis.networks.policies import PolicyNetwork
     from thespis.roles.learner import Source
@@ -206,8 +209,8 @@ def build_learner_network(
 
     made = build_worker_network(ctx, cfg)
     parameters = sum(parameter.numel() for parameter in made.parameters())
-    learners = cfg.group.learners if group else 1
-    torch.set_num_threads(learner_threads(parameters, 0 if in_turns else cfg.actors, learners))
+    processes = (cfg.group.learners if group else 1) * getattr(cfg, "model", ParallelConfig()).processes
+    torch.set_num_threads(learner_threads(parameters, 0 if in_turns else cfg.actors, processes))
     return made
 
 
@@ -219,19 +222,29 @@ def build_central_learner(
     publish: Publish,
     publish_every: int = 1,
     group: GroupEdges | None = None,
+    shards: ShardWiring = (),
 ) -> roles.Learner:
-    """A learner that applies its own gradients, or those of its group, and publishes the weights."""
+    """A learner that applies its own gradients, or those of its group, and publishes the weights.
+
+    With `shards` it keeps a part of the network.
+    """
+    if shards:
+        return build_sharded_learner(ctx, cfg, source, network, publish, publish_every, group, shards)
+    update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
+    return roles.Learner(ctx, source, update, build_exchange(ctx, cfg, update, group), publish, publish_every)
+
+
+def build_exchange(
+    ctx: Context, cfg: Any, update: Any, group: GroupEdges | None, optimizer: ScheduledOptimizer | None = None
+) -> Exchange:
+    """The exchange of a central learner: alone, or with its group. `optimizer`: that of a learner with shards."""
     from thespis.exchange.all_reduce import AllReduce
     from thespis.exchange.local import LocalExchange
 
-    optimizer = cfg.algorithm.optimizer
-    update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
-    exchange: Exchange = (
-        AllReduce(ctx, optimizer, update.parameters, cfg.budget, group, cfg.group.compression)
-        if group
-        else LocalExchange(ctx, optimizer, update.parameters, cfg.budget)
-    )
-    return roles.Learner(ctx, source, update, exchange, publish, publish_every)
+    settings = cfg.algorithm.optimizer
+    if not group:
+        return LocalExchange(ctx, settings, update.parameters, cfg.budget, optimizer)
+    return AllReduce(ctx, settings, update.parameters, cfg.budget, group, cfg.group.compression, optimizer)
 
 
 def build_queue_learner(
@@ -242,6 +255,7 @@ def build_queue_learner(
     unrolls: int,
     publish_every: int = 1,
     group: GroupEdges | None = None,
+    shards: ShardWiring = (),
 ) -> roles.Learner:
     """A learner that takes `unrolls` unrolls from a queue per update.
 
@@ -256,16 +270,23 @@ def build_queue_learner(
     if rounds:
         source = OnPolicyRounds(ctx, sample, unrolls, lambda: learner.version, preemption)
     network = build_learner_network(ctx, cfg, in_turns=rounds, group=group)
-    learner = build_central_learner(ctx, cfg, source, network, publish, publish_every, group)
+    learner = build_central_learner(ctx, cfg, source, network, publish, publish_every, group, shards)
     return learner
 
 
 def add_queue_learner(
-    place: Placement, cfg: Any, sample: Sample, publish: Publish, unrolls: int, group: GroupEdges | None, every: int = 1
+    place: Placement,
+    cfg: Any,
+    sample: Sample,
+    publish: Publish,
+    unrolls: int,
+    group: GroupEdges | None,
+    every: int = 1,
+    shards: ShardWiring = (),
 ) -> None:
     """Add one of `cfg.group.learners` learners. `sample` is its edge to a queue, from which it takes `unrolls`.
 
-    It publishes every `every` updates.
+    It publishes every `every` updates. `shards`: of this learner; see `add_shards`.
     """
     replace(place, replicated=True).add(
         "learner",
@@ -276,6 +297,7 @@ def add_queue_learner(
         unrolls=unrolls,
         publish_every=every,
         group=group,
+        shards=shards,
     )
 
 

@@ -23,7 +23,7 @@ from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.edges import GroupEdges
-from thespis.core.payloads import Combined, Contribution, GradientMessage, Member
+from thespis.core.payloads import Combined, Contribution, GradientMessage, Member, RoleState
 from thespis.core.types import Array
 from thespis.exchange.codecs import cut_sections
 from thespis.exchange.compression import Compressor, decompress, refuse_rank
@@ -53,11 +53,16 @@ class AllReduce:
         budget: Budget,
         group: GroupEdges,
         compression: CompressionConfig = UNCOMPRESSED,
+        optimizer: ScheduledOptimizer | None = None,
     ) -> None:
-        """`compression`: of the gradients that are sent to the group."""
+        """`compression`: of the gradients that are sent to the group.
+
+        `optimizer`: that of a learner with shards; by default one for `parameters`.
+        """
         self._ctx, self._group, self._parameters = ctx, group, list(parameters)
-        self._optimizer, self._clip = ScheduledOptimizer(ctx, cfg, parameters, budget), cfg.clip or math.inf
-        self._compressor = _build_compressor(ctx, compression, self._parameters)
+        self._optimizer = optimizer or ScheduledOptimizer(ctx, cfg, parameters, budget)
+        self._clip = cfg.clip or math.inf
+        self._compressor = _build_compressor(ctx, compression, self._optimizer.shapes)
         self._member = Member(ctx.identity.index, ctx.identity.incarnation)
         self._replica: Replica | None = None
         self._heartbeats: asyncio.Future[None] | None = None
@@ -70,7 +75,7 @@ class AllReduce:
         self._replica = replica
         if self._heartbeats is None:
             self._heartbeats = self._ctx.ahead(self._send_heartbeats())
-        admission = await self._group.join(self._member, replica.updates, _digest_of(replica))
+        admission = await self._group.join(self._member, replica.updates, _digest_of(await replica.snapshot()))
         if admission.state is not None:
             replica.restore(*admission.state)
         self._calls, self.leads, self._newcomers = 0, False, admission.newcomers
@@ -91,11 +96,11 @@ class AllReduce:
 
     async def apply(self, gradients: list[Tensor] | None, rows: int = 1) -> bool:
         """Apply the mean gradients of all learners; return False if one of them has none, or if they are not finite."""
-        message = None if gradients is None else await self._encode(gradients)
+        message = None if gradients is None else await self._encode(await self._optimizer.whole(gradients))
         combined = (await self._combine(gradients=message, rows=rows)).gradients
         if combined is None:
             return False
-        applied = await self._optimizer.apply(_split(decompress(combined), self._parameters))
+        applied = await self._optimizer.apply_whole(_split(decompress(combined), self._optimizer.shapes))
         if applied and self._compressor is not None:
             self._compressor.commit()
         return applied
@@ -158,7 +163,7 @@ class AllReduce:
     async def _offer_state(self) -> None:
         if self._newcomers:
             assert self._replica is not None
-            arrays, values = self._replica.state()
+            arrays, values = await self._replica.snapshot()
             self._newcomers = False
             await self._group.offer(self._member, ({name: array.copy() for name, array in arrays.items()}, values))
 
@@ -174,9 +179,9 @@ class AllReduce:
         return digest
 
 
-def _digest_of(replica: Replica) -> int:
+def _digest_of(state: RoleState) -> int:
     """A digest of the state that equal learners share: everything but clocks and error memories."""
-    arrays, _ = replica.state()
+    arrays, _ = state
     digest = 0
     for name in sorted(arrays):
         if not name.endswith("/seconds") and f"/{_MEMORY}" not in name:
@@ -184,21 +189,21 @@ def _digest_of(replica: Replica) -> int:
     return digest
 
 
-def _build_compressor(ctx: Context, cfg: CompressionConfig, parameters: Sequence[Tensor]) -> Compressor | None:
+def _build_compressor(ctx: Context, cfg: CompressionConfig, shapes: Sequence[tuple[int, ...]]) -> Compressor | None:
     if not cfg.compresses:
         return None
-    layout = [(str(index), list(parameter.shape)) for index, parameter in enumerate(parameters)]
-    sections = cut_sections(layout, slice(0, sum(parameter.numel() for parameter in parameters)))
+    layout = [(str(index), list(shape)) for index, shape in enumerate(shapes)]
+    sections = cut_sections(layout, slice(0, sum(map(math.prod, shapes))))
     refuse_rank(cfg, [sections])
     return Compressor(ctx, cfg, sections)
 
 
-def _split(flat: Array, like: Sequence[Tensor]) -> list[Tensor]:
-    """Copy a vector into tensors of the shapes of `like`. The learners of one process may share the vector."""
+def _split(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Copy a vector into tensors of the given shapes. The learners of one process may share the vector."""
     whole = torch.from_numpy(np.array(flat))
     parts, start = [], 0
-    for tensor in like:
-        end = start + tensor.numel()
-        parts.append(whole[start:end].view(tensor.shape))
+    for shape in shapes:
+        end = start + math.prod(shape)
+        parts.append(whole[start:end].view(shape))
         start = end
     return parts
