@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from learners import Images
 
 from thespis import train
-from thespis.core.compression_config import CompressionConfig
 from thespis.core.context import Context, Identity
+from thespis.core.learners_config import CompressionConfig
 from thespis.core.types import Array
 from thespis.exchange.codecs import cut_sections
 from thespis.exchange.compression import Compressor, decompress

@@ -119,7 +119,7 @@ class UnusedReplica:
 
     updates = 0
 
-    def state(self) -> Any:
+    async def snapshot(self) -> Any:
         raise NotImplementedError
 
     def restore(self, arrays: Any, values: Any) -> None:

@@ -349,14 +349,18 @@ class QueueSettings(TypedDict, total=False):
     forced_lag: int
 
 
+class ParallelSettings(TypedDict, total=False):
+    parallel: str
+
+
 class PreemptionSettings(TypedDict, total=False):
     preempt: float
 
 
-class ImpalaVTrace(ExperimentSettings, QueueSettings, WeightsSettings, LearnersSettings, CompressionSettings, PreemptionSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class ImpalaVTrace(ExperimentSettings, QueueSettings, WeightsSettings, LearnersSettings, CompressionSettings, ParallelSettings, PreemptionSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class ImpalaAPPO(ExperimentSettings, QueueSettings, WeightsSettings, LearnersSettings, CompressionSettings, PreemptionSettings, APPOSettings, UnrollsSettings, total=False): ...
+class ImpalaAPPO(ExperimentSettings, QueueSettings, WeightsSettings, LearnersSettings, CompressionSettings, ParallelSettings, PreemptionSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
 class ParameterServerOwn(ExperimentSettings, total=False):
@@ -421,7 +425,7 @@ class RoundsSettings(TypedDict, total=False):
     unroll_length: int
 
 
-class PpoPPO(PpoOwn, LearnersSettings, CompressionSettings, PreemptionSettings, WeightsSettings, PPOSettings, RoundsSettings, total=False): ...
+class PpoPPO(PpoOwn, LearnersSettings, CompressionSettings, ParallelSettings, PreemptionSettings, WeightsSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
 class TRPOSettings(TypedDict, total=False):
@@ -439,7 +443,7 @@ class TRPOSettings(TypedDict, total=False):
     reward: RewardSettings | RewardConfig
 
 
-class PpoTRPO(PpoOwn, LearnersSettings, CompressionSettings, PreemptionSettings, WeightsSettings, TRPOSettings, RoundsSettings, total=False): ...
+class PpoTRPO(PpoOwn, LearnersSettings, CompressionSettings, ParallelSettings, PreemptionSettings, WeightsSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 class QtoptOwn(ExperimentSettings, total=False):
@@ -504,19 +508,19 @@ class InferenceSettings(TypedDict, total=False):
     tls_name: str
 
 
-class SeedVTrace(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, PreemptionSettings, QueueSettings, VTraceSettings, UnrollsSettings, total=False): ...
+class SeedVTrace(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, ParallelSettings, PreemptionSettings, QueueSettings, VTraceSettings, UnrollsSettings, total=False): ...
 
 
-class SeedAPPO(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, PreemptionSettings, QueueSettings, APPOSettings, UnrollsSettings, total=False): ...
+class SeedAPPO(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, ParallelSettings, PreemptionSettings, QueueSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
-class SeedPPO(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, PreemptionSettings, QueueSettings, PPOSettings, RoundsSettings, total=False): ...
+class SeedPPO(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, ParallelSettings, PreemptionSettings, QueueSettings, PPOSettings, RoundsSettings, total=False): ...
 
 
-class SeedR2D2(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, PreemptionSettings, QueueSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class SeedR2D2(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, ParallelSettings, PreemptionSettings, QueueSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
-class SeedTRPO(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, PreemptionSettings, QueueSettings, TRPOSettings, RoundsSettings, total=False): ...
+class SeedTRPO(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, ParallelSettings, PreemptionSettings, QueueSettings, TRPOSettings, RoundsSettings, total=False): ...
 
 
 @overload

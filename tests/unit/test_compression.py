@@ -11,11 +11,11 @@ import torch
 from fakes import FakeContext, UnusedReplica, YieldingEdge, play
 
 from thespis.core.budget import Budget
-from thespis.core.compression_config import CompressionConfig
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Identity
 from thespis.core.edges import GroupEdges
 from thespis.core.errors import ThespisError
+from thespis.core.learners_config import CompressionConfig
 from thespis.core.payloads import CompressedGradient
 from thespis.core.types import Array
 from thespis.exchange.all_reduce import AllReduce
@@ -228,7 +228,7 @@ class Equal:
 
     updates = 0
 
-    def state(self) -> Any:
+    async def snapshot(self) -> Any:
         return {}, {}
 
     def restore(self, arrays: Any, values: Any) -> None: ...

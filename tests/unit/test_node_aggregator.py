@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from fakes import FakeContext, FakeEdge, play, settle
 
-from thespis.core.compression_config import CompressionConfig
 from thespis.core.context import Identity
 from thespis.core.edges import NodeEdges
 from thespis.core.errors import ThespisError
+from thespis.core.learners_config import CompressionConfig
 from thespis.core.payloads import Combined, Contribution, Member
 from thespis.core.program import Program
 from thespis.exchange.compression import Compressor

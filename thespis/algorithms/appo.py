@@ -26,6 +26,7 @@ class APPO(Algorithm[Unrolls]):
     """Asynchronous PPO: one clipped step per batch of unrolls. V-trace corrects the value targets for lag."""
 
     DIVISIBLE: ClassVar[bool] = True
+    SHARDABLE: ClassVar = True
 
     items: Unrolls = inline(Unrolls)
     discount: Fraction = 0.99

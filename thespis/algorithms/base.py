@@ -70,6 +70,10 @@ class Algorithm(Generic[Items]):
     DIVISIBLE: ClassVar[bool] = False
     """Whether the update is a `SharedUpdate`, which several learners can make together."""
 
+    SHARDABLE: ClassVar[bool] = False
+    """Whether the update uses its network only to compute outputs and first derivatives, so that the network may be
+    divided over several processes."""
+
     items: Items
     network: NetworkConfig = field(default_factory=NetworkConfig)
     optimizer: Any = field(default_factory=OptimizerConfig)

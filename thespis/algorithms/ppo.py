@@ -25,6 +25,7 @@ class PPO(Algorithm[Rounds]):
 
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("epochs", "minibatches", "target_kl")
     DIVISIBLE: ClassVar[bool] = True
+    SHARDABLE: ClassVar = True
 
     items: Rounds = inline(Rounds)
     discount: Fraction = 0.99

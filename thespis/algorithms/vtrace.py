@@ -23,6 +23,7 @@ class VTrace(Algorithm[Unrolls]):
     """V-trace actor-critic: policy gradient and value regression on returns corrected for lag."""
 
     DIVISIBLE: ClassVar[bool] = True
+    SHARDABLE: ClassVar = True
 
     items: Unrolls = inline(Unrolls)
     discount: Fraction = 0.99

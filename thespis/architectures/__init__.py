@@ -7,6 +7,7 @@ SHARED = (
     "inference",
     "labelling",
     "learners",
+    "model_parallel",
     "pulled_weights",
     "sharding",
 )

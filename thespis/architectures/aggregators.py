@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 from thespis import roles
 from thespis.architectures.builders import build_worker_network
 from thespis.core.edges import GroupEdges, NodeEdges, PreemptionEdges
+from thespis.core.learners_config import RESTARTS, LearnersConfig
 from thespis.core.program import Program
 
 if TYPE_CHECKING:
-    from thespis.architectures.learners import LearnersConfig
     from thespis.core.config import Experiment
     from thespis.core.context import Context
-
-
-RESTARTS = 100
-"""Restarts of each of several learners, and of each aggregator. Many are harmless: the others continue meanwhile."""
 
 
 def add_aggregator(
@@ -44,7 +40,8 @@ def build_aggregator(ctx: Context, cfg: Experiment, learners: LearnersConfig, gr
     compressor = None
     if learners.compression.compresses:
         update = cfg.algorithm.build_update(build_worker_network(ctx, cfg), ctx.rng("minibatches"))
-        compressor = build_compressor(ctx, learners.compression, update.parameters)
+        shapes = [tuple(parameter.shape) for parameter in update.parameters]
+        compressor = build_compressor(ctx, learners.compression, shapes)
     return roles.NodeAggregator(
         ctx,
         group,

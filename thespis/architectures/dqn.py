@@ -12,16 +12,10 @@ from thespis.algorithms import chosen
 from thespis.algorithms.base import Algorithm
 from thespis.algorithms.dqn import DQN
 from thespis.architectures.builders import add_evaluator, validate_replay
-from thespis.architectures.learners import (
-    ReplayLearnersConfig,
-    add_own_replays,
-    add_own_weights,
-    add_replay_actors,
-    add_replay_learners,
-)
+from thespis.architectures.learners import add_own_replays, add_own_weights, add_replay_actors, add_replay_learners
 from thespis.core.bounds import Count
-from thespis.core.compression_config import WeightsConfig
 from thespis.core.config import Experiment, Transitions
+from thespis.core.learners_config import ReplayLearnersConfig, WeightsConfig
 from thespis.core.program import Program
 from thespis.core.settings import inline
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from thespis import roles
-from thespis.architectures.aggregators import RESTARTS, add_aggregator
+from thespis.architectures.aggregators import add_aggregator
 from thespis.architectures.builders import (
     ReplayShards,
     add_replay,
     build_replay_actor,
     build_worker_network,
 )
+from thespis.architectures.model_parallel import ShardWiring, build_sharded_learner
 from thespis.architectures.pulled_weights import ActorWeights, add_actor_weights
-from thespis.core.bounds import Bounds, Count, CountOrZero, Positive, RoleCount
-from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
-from thespis.core.config import Rounds, Unrolls
+from thespis.core.config import Rounds
 from thespis.core.edges import GroupEdges, NodeEdges, PreemptionEdges
-from thespis.core.errors import ThespisError
+from thespis.core.learners_config import LearnersConfig, ParallelConfig
 from thespis.core.program import Handle, Placement, Program
-from thespis.core.settings import inline
 from thespis.core.system.cores import learner_threads
 
 if TYPE_CHECKING:
@@ -32,164 +29,10 @@ if TYPE_CHECKING:
     from thespis.core.edges import Draw, Prioritise, Publish, Sample
     from thespis.core.types import Version
     from thespis.exchange.protocol import Exchange
+    from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
     from thespis.experience.sources import Preemption
     from thespis.networks.policies import PolicyNetwork
     from thespis.roles.learner import Source
-
-
-@dataclass(frozen=True)
-class LearnersConfig:
-    """Several learners. Each takes batches from its own part of the actors; all make one update together."""
-
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("learners", "learners_per_node")
-
-    learners: RoleCount = 1
-    """Number of learners. Each computes gradients of its own batch, and all apply the mean. An update then learns from
-    --learners times as many steps."""
-    learners_per_node: Annotated[int, Bounds(least=2)] | None = None
-    """Put this many learners on each node of a cluster, and add their gradients up there, so that one message per node
-    and update travels between the nodes."""
-    learner_timeout: Positive = 3.0
-    """Continue without a learner that sends no heartbeat for N seconds. It must be longer than the computation of one
-    gradient."""
-    compression: CompressionConfig = inline(CompressionConfig)
-
-    def check(self, cfg: Experiment, equal: bool = False) -> None:
-        """Refuse learners without actors, and algorithms whose update cannot be divided.
-
-        `equal`: refuse also learners with different numbers of actors, for on-policy rounds of equal size.
-        """
-        if self.learners == 1:
-            if self.compression.compresses:
-                raise ThespisError(
-                    f"--gradients {self.compression.gradients} is for gradients that learners send to each other, and "
-                    "one learner sends none; give --learners 2 or more, or leave it off"
-                )
-            if self.learners_per_node is not None:
-                raise ThespisError("--learners-per-node is for several learners; give --learners, or leave it off")
-            return
-        self._check_nodes()
-        if self.learners > cfg.actors:
-            raise ThespisError(
-                f"--learners is {self.learners}, but there are only {cfg.actors} actors to feed them; give at least "
-                f"--actors {self.learners}"
-            )
-        if equal and cfg.actors % self.learners:
-            raise ThespisError(
-                f"{cfg.actors} actors cannot be divided equally among --learners {self.learners}; give a multiple of "
-                f"{self.learners} --actors"
-            )
-        reason = cfg.algorithm.indivisible
-        if reason:
-            raise ThespisError(f"--algorithm {cfg.algorithm.name} needs a single learner, because {reason}")
-
-    def _check_nodes(self) -> None:
-        if self.learners_per_node is None:
-            return
-        if self.learners % self.learners_per_node:
-            raise ThespisError(
-                f"{self.learners} learners cannot be divided into nodes of {self.learners_per_node}; give a multiple "
-                f"of {self.learners_per_node} --learners"
-            )
-        if self.learners == self.learners_per_node:
-            raise ThespisError(
-                f"--learners-per-node {self.learners_per_node} puts all {self.learners} learners on one node, so "
-                "nothing would travel between nodes; give more --learners, or leave it off"
-            )
-
-    @property
-    def indices(self) -> range:
-        """The indices of the learners."""
-        return range(self.learners)
-
-    @property
-    def compression_of_learners(self) -> CompressionConfig:
-        """Compression of what a learner sends: none if an aggregator on its node compresses."""
-        return self.compression if self.learners_per_node is None else UNCOMPRESSED
-
-    @property
-    def nodes(self) -> list[range]:
-        """The indices of the learners of each node."""
-        size = self.learners_per_node or self.learners
-        return [range(first, first + size) for first in range(0, self.learners, size)]
-
-    def name(self, name: str, index: int) -> str:
-        """The name of a learner's process or node group: `name` itself if there is one learner."""
-        return name if self.learners == 1 else f"{name}-{index}"
-
-    def learner_of(self, actor: int) -> int:
-        """The index of the learner that an actor feeds."""
-        return actor % self.learners
-
-    def actors_of(self, learner: int, actors: int) -> int:
-        """How many of all actors feed a learner."""
-        return len(range(learner, actors, self.learners))
-
-    def place(self, p: Program, process: str | None, index: int) -> Placement:
-        """The placement of a learner or of its services. `process` is numbered if there are several learners."""
-        name = None if process is None else self.name(process, index)
-        restarts = 3 if self.learners == 1 else RESTARTS
-        return p.at(process=name, colocate=self.node(index), restarts=restarts)
-
-    def node(self, index: int) -> str:
-        """The node group of a learner, of its services and of its aggregator."""
-        if self.learners_per_node is None:
-            return self.name("learner", index)
-        return f"learners {index // self.learners_per_node}"
-
-
-@dataclass(frozen=True)
-class ReplayLearnersConfig(LearnersConfig):
-    """Several learners, each with its own replay: an equal part of --replay.capacity."""
-
-    FIXED: ClassVar[tuple[str, ...]] = ("learners",)  # a saved replay belongs to one of this many learners
-
-
-@dataclass(frozen=True)
-class QueueConfig:
-    """The queue of unrolls between actors and a learner, and the delay of its weights."""
-
-    batch_unrolls: Count = 1
-    """Batch size in unrolls; each unroll holds all environments of one actor (IMPALA's paper: 32 unrolls of one
-    environment)."""
-    queue_capacity: Count = 1
-    """Capacity of the queue in unrolls. A larger queue increases lag."""
-    forced_lag: CountOrZero = 0
-    """Delay weights by N updates, to study lag."""
-
-    def check(self, cfg: Experiment) -> None:
-        """Refuse these settings for an algorithm without a queue of unrolls."""
-        if self != QueueConfig() and cfg.algorithm.items.KIND != Unrolls.KIND:
-            raise ThespisError(
-                f"{cfg.algorithm.name} has no queue of unrolls; leave off --batch-unrolls, --queue-capacity and "
-                "--forced-lag"
-            )
-
-
-@dataclass(frozen=True)
-class PreemptionConfig:
-    """What several learners do when some of them have no whole batch yet."""
-
-    preempt: Annotated[float, Bounds(above=0, most=1)] = 1.0
-    """When this share of the learners has a whole batch, the others use the unrolls that they have, at least one. With
-    1, all wait for whole batches (DD-PPO: 0.6)."""
-
-    def check(self, cfg: Experiment, learners: int, unrolls: int, environments: int) -> None:
-        """Refuse preemption that can never happen. `unrolls`: of a batch. `environments`: of an unroll."""
-        if self.preempt == 1.0:
-            return
-        if cfg.algorithm.items.KIND not in (Unrolls.KIND, Rounds.KIND):
-            raise ThespisError(f"--preempt is for batches from a queue, but {cfg.algorithm.name} learns from a replay")
-        if learners == 1:
-            raise ThespisError("--preempt is for several learners that wait for each other; give --learners")
-        if math.ceil(self.preempt * learners - 1e-9) == learners:
-            most = math.floor(100 * (learners - 1) / learners) / 100
-            raise ThespisError(
-                f"--preempt {self.preempt:g} of {learners} learners means all of them; give at most {most:g}"
-            )
-        if unrolls == 1:
-            raise ThespisError("--preempt divides batches, but here a batch is a single unroll; use larger batches")
-        cfg.algorithm.check_batch(environments)
 
 
 def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: float = 1.0) -> list[GroupEdges | None]:
@@ -240,8 +83,8 @@ def build_learner_network(
 
     made = build_worker_network(ctx, cfg)
     parameters = sum(parameter.numel() for parameter in made.parameters())
-    learners = cfg.group.learners if group else 1
-    torch.set_num_threads(learner_threads(parameters, 0 if in_turns else cfg.actors, learners))
+    processes = (cfg.group.learners if group else 1) * getattr(cfg, "model", ParallelConfig()).processes
+    torch.set_num_threads(learner_threads(parameters, 0 if in_turns else cfg.actors, processes))
     return made
 
 
@@ -253,19 +96,29 @@ def build_central_learner(
     publish: Publish,
     publish_every: int = 1,
     group: GroupEdges | None = None,
+    shards: ShardWiring = (),
 ) -> roles.Learner:
-    """A learner that applies its own gradients, or those of its group, and publishes the weights."""
+    """A learner that applies its own gradients, or those of its group, and publishes the weights.
+
+    With `shards` it keeps a part of the network.
+    """
+    if shards:
+        return build_sharded_learner(ctx, cfg, source, network, publish, publish_every, group, shards)
+    update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
+    return roles.Learner(ctx, source, update, build_exchange(ctx, cfg, update, group), publish, publish_every)
+
+
+def build_exchange(
+    ctx: Context, cfg: Any, update: Any, group: GroupEdges | None, optimizer: ScheduledOptimizer | None = None
+) -> Exchange:
+    """The exchange of a central learner: alone, or with its group. `optimizer`: that of a learner with shards."""
     from thespis.exchange.all_reduce import AllReduce
     from thespis.exchange.local import LocalExchange
 
-    optimizer = cfg.algorithm.optimizer
-    update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
-    exchange: Exchange = (
-        AllReduce(ctx, optimizer, update.parameters, cfg.budget, group, cfg.group.compression_of_learners)
-        if group
-        else LocalExchange(ctx, optimizer, update.parameters, cfg.budget)
-    )
-    return roles.Learner(ctx, source, update, exchange, publish, publish_every)
+    settings, compression = cfg.algorithm.optimizer, cfg.group.compression_of_learners
+    if not group:
+        return LocalExchange(ctx, settings, update.parameters, cfg.budget, optimizer)
+    return AllReduce(ctx, settings, update.parameters, cfg.budget, group, compression, optimizer)
 
 
 def build_queue_learner(
@@ -276,6 +129,7 @@ def build_queue_learner(
     unrolls: int,
     publish_every: int = 1,
     group: GroupEdges | None = None,
+    shards: ShardWiring = (),
 ) -> roles.Learner:
     """A learner that takes `unrolls` unrolls from a queue per update.
 
@@ -290,16 +144,23 @@ def build_queue_learner(
     if rounds:
         source = OnPolicyRounds(ctx, sample, unrolls, lambda: learner.version, preemption)
     network = build_learner_network(ctx, cfg, in_turns=rounds, group=group)
-    learner = build_central_learner(ctx, cfg, source, network, publish, publish_every, group)
+    learner = build_central_learner(ctx, cfg, source, network, publish, publish_every, group, shards)
     return learner
 
 
 def add_queue_learner(
-    place: Placement, cfg: Any, sample: Sample, publish: Publish, unrolls: int, group: GroupEdges | None, every: int = 1
+    place: Placement,
+    cfg: Any,
+    sample: Sample,
+    publish: Publish,
+    unrolls: int,
+    group: GroupEdges | None,
+    every: int = 1,
+    shards: ShardWiring = (),
 ) -> None:
     """Add one of `cfg.group.learners` learners. `sample` is its edge to a queue, from which it takes `unrolls`.
 
-    It publishes every `every` updates.
+    It publishes every `every` updates. `shards`: of this learner; see `add_shards`.
     """
     replace(place, replicated=True).add(
         "learner",
@@ -310,6 +171,7 @@ def add_queue_learner(
         unrolls=unrolls,
         publish_every=every,
         group=group,
+        shards=shards,
     )
 
 

@@ -6,20 +6,25 @@ actor xN --unroll--> queue --N of one version--> learner --weights--> store --ne
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from thespis import roles
 from thespis.algorithms import chosen
 from thespis.algorithms.base import Algorithm
 from thespis.algorithms.ppo import PPO
 from thespis.architectures.builders import add_evaluator, build_unroll_actor
-from thespis.architectures.learners import LearnersConfig, PreemptionConfig, add_group, add_queue_learner
+from thespis.architectures.learners import add_group, add_queue_learner
+from thespis.architectures.model_parallel import add_shards, validate_parallel
 from thespis.architectures.pulled_weights import add_actor_weights
 from thespis.core.bounds import CountOrZero
-from thespis.core.compression_config import WeightsConfig
 from thespis.core.config import Experiment, Rounds
 from thespis.core.errors import ThespisError
+from thespis.core.learners_config import LearnersConfig, ParallelConfig, PreemptionConfig, WeightsConfig
 from thespis.core.program import Program
 from thespis.core.settings import inline
+
+if TYPE_CHECKING:
+    from thespis.envs.spaces import Spaces
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class Config(Experiment):
     backups: CountOrZero = 0
     """Backup actors: each update drops the unrolls of the N slowest actors of each learner."""
     group: LearnersConfig = inline(LearnersConfig)
+    model: ParallelConfig = inline(ParallelConfig)
     preemption: PreemptionConfig = inline(PreemptionConfig)
     pulled: WeightsConfig = inline(WeightsConfig)
     algorithm: Algorithm[Rounds] = chosen(PPO)
@@ -52,6 +58,11 @@ class Config(Experiment):
         return self.actors // self.group.learners - self.backups
 
 
+def validate(cfg: Config, spaces: Spaces) -> None:
+    """Refuse a network that cannot be divided."""
+    validate_parallel(cfg, spaces)
+
+
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own actors."""
     p = Program("ppo")
@@ -63,7 +74,8 @@ def program(cfg: Config) -> Program:
         queue = with_learner.add("queue", roles.Queue, capacity=cfg.actors // cfg.group.learners)
         weights = add_actor_weights(with_learner, cfg)
         sample = queue.edge(roles.Queue.sample, items=cfg.quorum, of_one_version=True)
-        add_queue_learner(with_learner, cfg, sample, weights.publish, cfg.quorum, group[learner])
+        shards = add_shards(with_learner, cfg)
+        add_queue_learner(with_learner, cfg, sample, weights.publish, cfg.quorum, group[learner], shards=shards)
         inserts.append(queue.edge(roles.Queue.insert))
         stores.append(weights)
     actors = p.at(restarts=3, counts_as_actor=True)

@@ -10,9 +10,9 @@ from thespis.architectures.builders import Weights, add_weights
 from thespis.core.program import Handle, Placement
 
 if TYPE_CHECKING:
-    from thespis.core.compression_config import WeightsConfig
     from thespis.core.context import Context
     from thespis.core.edges import Publish, Pull, PullForActing
+    from thespis.core.learners_config import WeightsConfig
     from thespis.networks.policies import PolicyNetwork
     from thespis.networks.policy_runner import PolicyRunner
 

@@ -18,7 +18,6 @@ from thespis.algorithms.r2d2 import R2D2, Sequences
 from thespis.architectures.builders import add_evaluator, validate_replay
 from thespis.architectures.demonstrations import build_demonstrations, validate_demonstrations
 from thespis.architectures.learners import (
-    ReplayLearnersConfig,
     add_group,
     add_own_replays,
     add_own_weights,
@@ -27,10 +26,10 @@ from thespis.architectures.learners import (
     build_learner_network,
 )
 from thespis.core.bounds import Bounds, Count
-from thespis.core.compression_config import WeightsConfig
 from thespis.core.config import Experiment
 from thespis.core.edges import ReplayEdges
 from thespis.core.errors import ThespisError
+from thespis.core.learners_config import ReplayLearnersConfig, WeightsConfig
 from thespis.core.program import Program
 from thespis.core.settings import inline
 from thespis.core.user_code import Spec
@@ -108,15 +107,13 @@ def build_learner(
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own replay, demonstrations and actors."""
     p = Program("r2d3")
-    replays, stores, group = add_own_replays(p, cfg), add_own_weights(p, cfg), add_group(p, cfg, cfg.group)
-    for learner, (replay, store) in enumerate(zip(replays, stores, strict=True)):
+    replays, stores, groups = add_own_replays(p, cfg), add_own_weights(p, cfg), add_group(p, cfg, cfg.group)
+    for learner, (replay, store, group) in enumerate(zip(replays, stores, groups, strict=True)):
         demos = cfg.group.place(p, "storage", learner).add("demonstrations", build_demonstrations, cfg)
         prioritise = demos.edge(roles.Demonstrations.prioritise) if replay.priorities else None
         edges = ReplayEdges(demos.edge(roles.Demonstrations.sample), prioritise)
         place, publish = replace(cfg.group.place(p, None, learner), replicated=True), store.publish
-        place.add(
-            "learner", build_learner, cfg, replay=replay.edges, demos=edges, publish=publish, group=group[learner]
-        )
+        place.add("learner", build_learner, cfg, replay=replay.edges, demos=edges, publish=publish, group=group)
     add_replay_actors(p, cfg, replays, stores)
     add_evaluator(p, cfg, stores[0].pull_exact)
     return p

@@ -16,17 +16,12 @@ from thespis.algorithms.r2d2 import Sequences
 from thespis.algorithms.vtrace import VTrace
 from thespis.architectures.builders import add_evaluator, add_replay, add_weights, refuse_shards, validate_replay
 from thespis.architectures.inference import InferenceConfig, UnrollStorage, build_inference, build_remote_actor
-from thespis.architectures.learners import (
-    PreemptionConfig,
-    QueueConfig,
-    ReplayLearnersConfig,
-    add_group,
-    add_queue_learner,
-    add_replay_learner,
-)
+from thespis.architectures.learners import add_group, add_queue_learner, add_replay_learner
+from thespis.architectures.model_parallel import add_shards, validate_parallel
 from thespis.core.bounds import Count
 from thespis.core.config import Experiment, Rounds, Unrolls
 from thespis.core.errors import ThespisError
+from thespis.core.learners_config import ParallelConfig, PreemptionConfig, QueueConfig, ReplayLearnersConfig
 from thespis.core.program import Placement, Program
 from thespis.core.settings import inline
 
@@ -44,6 +39,7 @@ class Config(Experiment):
     algorithm: Algorithm[Unrolls | Rounds | Sequences] = chosen(VTrace)
     inference: InferenceConfig = inline(InferenceConfig)
     group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
+    model: ParallelConfig = inline(ParallelConfig)
     preemption: PreemptionConfig = inline(PreemptionConfig)
     queue: QueueConfig = inline(QueueConfig)
     publish_every: Count = 1
@@ -82,6 +78,7 @@ def validate(cfg: Config, spaces: Spaces) -> None:
         validate_replay(cfg, spaces)
         refuse_shards(cfg, "seed keeps the replay in the learner's process")
     cfg.inference.validate()
+    validate_parallel(cfg, spaces)
 
 
 def add_learner(p: Program, cfg: Config, place: Placement, publish: Publish, group: GroupEdges | None) -> UnrollStorage:
@@ -94,7 +91,8 @@ def add_learner(p: Program, cfg: Config, place: Placement, publish: Publish, gro
     rounds, capacity = cfg.kind == Rounds.KIND, cfg.inference.groups * cfg.queue.queue_capacity
     queue = place.add("queue", roles.Queue, capacity=cfg.unrolls if rounds else capacity)
     sample = queue.edge(roles.Queue.sample, items=cfg.unrolls)
-    add_queue_learner(threaded, cfg, sample, publish, cfg.unrolls, group, cfg.publish_every)
+    shards = add_shards(place, cfg)
+    add_queue_learner(threaded, cfg, sample, publish, cfg.unrolls, group, cfg.publish_every, shards)
     return UnrollStorage(insert=queue.edge(roles.Queue.insert), lockstep=rounds)
 
 

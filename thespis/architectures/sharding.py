@@ -19,8 +19,8 @@ from thespis.architectures.builders import (
     return_discount,
 )
 from thespis.core.bounds import ShardCount
-from thespis.core.compression_config import CompressionConfig
 from thespis.core.errors import ThespisError
+from thespis.core.learners_config import CompressionConfig
 from thespis.core.program import Handle, Placement, Program
 from thespis.core.settings import inline
 

@@ -183,6 +183,8 @@ class Context:
         self.waiting: str | None = None
         """The edge or event that the role waits on now. The report of a stalled run names it."""
         self.in_job = self.stepping = False
+        self.threaded = False
+        """Whether `run_in_thread` uses a separate thread."""
         self._report = Report(identity.role, identity.index)
         self._since = self.now()
 

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
         Combined,
         CompressedWeights,
         Contribution,
+        ForwardRequest,
         GradientMessage,
         InferenceEndpoint,
         Member,
         NodeContribution,
         RoleState,
+        ShardTurn,
     )
     from thespis.core.types import (
         Array,
@@ -266,6 +268,65 @@ class PlaceOrder(Named, Protocol[RequestT, ResultT, OrderT]):
     """Send the result of one unit of work to a coordinator; returns the next unit."""
 
     def __call__(self, request: RequestT, result: ResultT | None, /) -> Awaitable[OrderT]: ...
+
+
+# -- shards of a learner --------------------------------------------------------------------------
+
+
+class LoadShard(Named, Protocol):
+    """Begin a session with a shard, and set its whole state."""
+
+    def __call__(self, session: int, pieces: dict[str, Array], /) -> Awaitable[bool]: ...
+
+
+class ForwardShard(Named, Protocol):
+    """Compute a block of a shard; None if the shard does not know the session."""
+
+    def __call__(self, turn: ShardTurn, request: ForwardRequest, /) -> Awaitable[list[Array] | None]: ...
+
+
+class BackwardShard(Named, Protocol):
+    """Compute the backward pass of an earlier pass; None if the shard does not know the session."""
+
+    def __call__(self, turn: ShardTurn, ticket: int, slopes: list[Array], /) -> Awaitable[list[Array] | None]: ...
+
+
+class NormOfShard(Named, Protocol):
+    """Return the norm of a shard's gradients; None if the shard does not know the session."""
+
+    def __call__(self, turn: ShardTurn, /) -> Awaitable[float | None]: ...
+
+
+class GradientsOfShard(Named, Protocol):
+    """Return a shard's gradients by parameter; None if the shard does not know the session."""
+
+    def __call__(self, turn: ShardTurn, /) -> Awaitable[dict[str, Array] | None]: ...
+
+
+class StepShard(Named, Protocol):
+    """Apply a shard's gradients times a scale, or the given ones; None if the shard does not know the session."""
+
+    def __call__(
+        self, turn: ShardTurn, learning_rate: float, scale: float, given: dict[str, Array] | None, /
+    ) -> Awaitable[bool | None]: ...
+
+
+class CollectShard(Named, Protocol):
+    """Return a shard's weights, and if requested its optimiser state; None if it does not know the session."""
+
+    def __call__(self, session: int, slots: bool, /) -> Awaitable[dict[str, Array] | None]: ...
+
+
+class ShardEdges(NamedTuple):
+    """The edges from a learner to one shard."""
+
+    load: LoadShard
+    forward: ForwardShard
+    backward: BackwardShard
+    norm: NormOfShard
+    gradients: GradientsOfShard
+    step: StepShard
+    collect: CollectShard
 
 
 # -- population -----------------------------------------------------------------------------------

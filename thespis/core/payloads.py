@@ -181,3 +181,25 @@ class Admission(NamedTuple):
 
     state: RoleState | None
     newcomers: bool
+
+
+class ShardTurn(NamedTuple):
+    """One computation of a learner: forward and backward passes, and perhaps the step that applies the gradients.
+
+    `session`: of the learner with its shards, which begins when it sends them their state. `number`: counts up.
+    """
+
+    session: int
+    number: int
+
+
+class ForwardRequest(NamedTuple):
+    """One pass through a block of a shard.
+
+    `ticket`: names the pass in the backward pass. `wanted`: which inputs need derivatives; None without backward pass.
+    """
+
+    ticket: int
+    block: int
+    inputs: list[Array]
+    wanted: list[bool] | None

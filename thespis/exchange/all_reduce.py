@@ -19,11 +19,11 @@ from torch import Tensor
 
 from thespis.algorithms.updates.optimizers import clip_gradients
 from thespis.core.budget import Budget
-from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.edges import GroupEdges
-from thespis.core.payloads import Combined, Contribution, GradientMessage, Member
+from thespis.core.learners_config import UNCOMPRESSED, CompressionConfig
+from thespis.core.payloads import Combined, Contribution, GradientMessage, Member, RoleState
 from thespis.core.types import Array
 from thespis.exchange.codecs import cut_sections
 from thespis.exchange.compression import Compressor, decompress, refuse_rank
@@ -53,13 +53,17 @@ class AllReduce:
         budget: Budget,
         group: GroupEdges,
         compression: CompressionConfig = UNCOMPRESSED,
+        optimizer: ScheduledOptimizer | None = None,
     ) -> None:
-        """`compression`: of the gradients that are sent to the group."""
+        """`compression`: of the gradients that are sent to the group.
+
+        `optimizer`: that of a learner with shards; by default one for `parameters`.
+        """
         self._ctx, self._group, self._parameters = ctx, group, list(parameters)
-        self._optimizer, self._clip = ScheduledOptimizer(ctx, cfg, parameters, budget), cfg.clip or math.inf
-        self._compressor = build_compressor(ctx, compression, self._parameters)
-        self._mean = torch.zeros(sum(parameter.numel() for parameter in self._parameters))
-        self._mean_parts = _split(self._mean, self._parameters)
+        self._optimizer = optimizer or ScheduledOptimizer(ctx, cfg, parameters, budget)
+        self._clip = cfg.clip or math.inf
+        self._compressor = build_compressor(ctx, compression, self._optimizer.shapes)
+        self._mean = torch.zeros(sum(map(math.prod, self._optimizer.shapes)))
         self._member = Member(ctx.identity.index, ctx.identity.incarnation)
         self._replica: Replica | None = None
         self._heartbeats: asyncio.Future[None] | None = None
@@ -72,7 +76,7 @@ class AllReduce:
         self._replica = replica
         if self._heartbeats is None:
             self._heartbeats = self._ctx.ahead(self._send_heartbeats())
-        admission = await self._group.join(self._member, replica.updates, _digest_of(replica))
+        admission = await self._group.join(self._member, replica.updates, _digest_of(await replica.snapshot()))
         if admission.state is not None:
             replica.restore(*admission.state)
         self._calls, self.leads, self._newcomers = 0, False, admission.newcomers
@@ -93,13 +97,13 @@ class AllReduce:
 
     async def apply(self, gradients: list[Tensor] | None, rows: int = 1) -> bool:
         """Apply the mean gradients of all learners; return False if one of them has none, or if they are not finite."""
-        message = None if gradients is None else await self._encode(gradients)
+        message = None if gradients is None else await self._encode(await self._optimizer.whole(gradients))
         combined = (await self._combine(gradients=message, rows=rows)).gradients
         if combined is None:
             return False
         # A copy, because the optimiser clips in place and other learners read the same memory.
         np.copyto(self._mean.numpy(), decompress(combined))
-        applied = await self._optimizer.apply(list(self._mean_parts))
+        applied = await self._optimizer.apply_whole(_split(self._mean, self._optimizer.shapes))
         if applied and self._compressor is not None:
             self._compressor.commit()
         return applied
@@ -164,7 +168,7 @@ class AllReduce:
     async def _offer_state(self) -> None:
         if self._newcomers:
             assert self._replica is not None
-            arrays, values = self._replica.state()
+            arrays, values = await self._replica.snapshot()
             self._newcomers = False
             await self._group.offer(self._member, ({name: array.copy() for name, array in arrays.items()}, values))
 
@@ -180,9 +184,9 @@ class AllReduce:
         return digest
 
 
-def _digest_of(replica: Replica) -> int:
+def _digest_of(state: RoleState) -> int:
     """A digest of the state that equal learners share: everything but clocks and error memories."""
-    arrays, _ = replica.state()
+    arrays, _ = state
     digest = 0
     for name in sorted(arrays):
         if not name.endswith("/seconds") and f"/{_MEMORY}" not in name:
@@ -190,17 +194,17 @@ def _digest_of(replica: Replica) -> int:
     return digest
 
 
-def build_compressor(ctx: Context, cfg: CompressionConfig, parameters: Sequence[Tensor]) -> Compressor | None:
-    """The encoder of gradients of `parameters`; None if they are sent as float32."""
+def build_compressor(ctx: Context, cfg: CompressionConfig, shapes: Sequence[tuple[int, ...]]) -> Compressor | None:
+    """The encoder of gradients of parameters of these shapes; None if they are sent as float32."""
     if not cfg.compresses:
         return None
-    layout = [(str(index), list(parameter.shape)) for index, parameter in enumerate(parameters)]
-    sections = cut_sections(layout, slice(0, sum(parameter.numel() for parameter in parameters)))
+    layout = [(str(index), list(shape)) for index, shape in enumerate(shapes)]
+    sections = cut_sections(layout, slice(0, sum(map(math.prod, shapes))))
     refuse_rank(cfg, [sections])
     return Compressor(ctx, cfg, sections)
 
 
-def _split(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Views of a vector with the shapes of `like`."""
-    ends = np.cumsum([tensor.numel() for tensor in like]).tolist()
-    return [flat[start:end].view(tensor.shape) for start, end, tensor in zip([0, *ends], ends, like, strict=False)]
+def _split(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Views of a vector with the given shapes."""
+    parts = torch.split(flat, [math.prod(shape) for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from thespis.core.compression_config import CompressionConfig
 from thespis.core.context import Context
 from thespis.core.errors import ThespisError
+from thespis.core.learners_config import CompressionConfig
 from thespis.core.payloads import CompressedGradient, GradientMessage
 from thespis.core.types import Array
 from thespis.exchange.codecs import PowerSGD, build_codec, size_of

@@ -17,8 +17,16 @@ from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 class LocalExchange(SingleLearner):
     """Apply gradients here. This is the only learner, so its steps are the steps of the run."""
 
-    def __init__(self, ctx: Context, cfg: OptimizerConfig, parameters: Sequence[Tensor], budget: Budget) -> None:
-        self._optimizer = ScheduledOptimizer(ctx, cfg, parameters, budget)
+    def __init__(
+        self,
+        ctx: Context,
+        cfg: OptimizerConfig,
+        parameters: Sequence[Tensor],
+        budget: Budget,
+        optimizer: ScheduledOptimizer | None = None,
+    ) -> None:
+        """`optimizer`: that of a learner with shards; by default one for `parameters`."""
+        self._optimizer = optimizer or ScheduledOptimizer(ctx, cfg, parameters, budget)
         self._batch_steps = 0
 
     async def begin(self, replica: Replica) -> None:

@@ -22,8 +22,8 @@ class Replica(Protocol):
     def updates(self) -> int:
         """Number of updates of the weights."""
 
-    def state(self) -> RoleState:
-        """Everything that an equal learner needs to continue from here."""
+    async def snapshot(self) -> RoleState:
+        """Everything that an equal learner needs to continue from here. The arrays may be those in use."""
 
     def restore(self, arrays: dict[str, Array], values: dict[str, object]) -> None:
         """Load what `state` returned."""

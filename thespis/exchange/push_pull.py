@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from thespis.algorithms.updates.optimizers import clip_gradients
-from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.context import Context
 from thespis.core.edges import After, Join, Push
 from thespis.core.edges import PullSlice as PullSlice
 from thespis.core.errors import ThespisError
+from thespis.core.learners_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.payloads import GradientMessage
 from thespis.core.types import (
     Array,

@@ -38,11 +38,24 @@ class ScheduledOptimizer:
             norm = clip_gradients(gradients, cfg.clip or math.inf)
             if not math.isfinite(norm):
                 return False
-            rate = decayed(cfg.learning_rate, self.fraction) if cfg.anneal else cfg.learning_rate
+            rate = self._rate()
             self._optimizer.step(gradients, rate)
         self._ctx.record("train/grad_norm", norm)
         self._ctx.record("train/learning_rate", rate)
         return True
+
+    async def whole(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Return one whole tensor per parameter; `gradients` are of the parts that this learner holds: here all."""
+        return gradients
+
+    async def apply_whole(self, gradients: list[Tensor]) -> bool:
+        """Apply gradients that `whole` returned, or their combination with those of other learners."""
+        return await self.apply(gradients)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of all parameters, whole."""
+        return [tuple(parameter.shape) for parameter in self._optimizer.parameters]
 
     def state(self) -> dict[str, Array]:
         """Return the optimiser state and the progress of the run, for a checkpoint or for an equal learner."""
@@ -54,3 +67,8 @@ class ScheduledOptimizer:
         restore_state(self._optimizer, arrays)
         self.steps = int(arrays["steps"])
         self._progress.seconds = float(arrays.get("seconds", 0.0))  # older checkpoints do not have it
+
+    def _rate(self) -> float:
+        """The learning rate of the current batch."""
+        cfg = self._cfg
+        return decayed(cfg.learning_rate, self.fraction) if cfg.anneal else cfg.learning_rate

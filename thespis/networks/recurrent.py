@@ -29,10 +29,15 @@ class LSTMCore(nn.Module):
         hiddens, cells = [], []
         keep = (~first).to(x.dtype).unsqueeze(-1)
         for step, kept in zip(x.unbind(0), keep.unbind(0), strict=True):
-            hidden, cell = self.cell(step, (hidden * kept, cell * kept))
+            hidden, cell = self.step(step, hidden * kept, cell * kept)
             hiddens.append(hidden)
             cells.append(cell)
         return torch.stack(hiddens), torch.stack(cells)
+
+    def step(self, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the next hidden and cell state, each `[B, size]`, for inputs `[B, F]`."""
+        states: tuple[Tensor, Tensor] = self.cell(x, (hidden, cell))
+        return states
 
     def initial_state(self, batch: int) -> tuple[Tensor, Tensor]:
         """Return zero hidden and cell states, each `[batch, size]`."""

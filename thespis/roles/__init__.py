@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from thespis.roles.parameter_server import ParameterServer
     from thespis.roles.queue import Queue, TrainBuffer
     from thespis.roles.replay import Replay
+    from thespis.roles.shard import Shard
+    from thespis.roles.sharded_learner import ShardedLearner
     from thespis.roles.shared_parameters import SharedParameters
     from thespis.roles.weight_store import CompressedWeightStore, WeightStore
 
@@ -44,6 +46,8 @@ __all__ = [
     "Queue",
     "RemotePolicy",
     "Replay",
+    "Shard",
+    "ShardedLearner",
     "SharedParameters",
     "TrainBuffer",
     "WeightStore",
@@ -65,6 +69,8 @@ __getattr__ = lazy_names(
         "parameter_server": "ParameterServer",
         "actor_policies": "LocalPolicy RemotePolicy",
         "queue": "Queue TrainBuffer",
+        "shard": "Shard",
+        "sharded_learner": "ShardedLearner",
         "shared_parameters": "SharedParameters",
         "replay": "Replay",
         "bellman_updater": "BellmanUpdater",

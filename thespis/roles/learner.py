@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -12,10 +13,12 @@ from thespis.core.context import Context
 from thespis.core.edges import Publish
 from thespis.core.errors import NonFiniteLoss, ThespisError
 from thespis.core.finite_weights import check_finite_weights
+from thespis.core.payloads import RoleState
 from thespis.core.service import RoleDescription
 from thespis.core.types import Array, Version, VersionedWeights, lags
 from thespis.exchange.protocol import Exchange, LeftGroup
 
+_T = TypeVar("_T")
 _METRICS_SECONDS = 0.2
 """Seconds between loss statistics and checks of the weights. Both cost a few percent of an update."""
 _PATIENCE = 100
@@ -176,11 +179,13 @@ class Learner:
         minibatches, shared = self._update.minibatches, self._shared_update
         if shared is not None:
             await self._merge_statistics(shared, batch)
-        for rows, part in [(batch.rewards.size, batch)] if minibatches is None else minibatches(batch):
+        parts = iter([(batch.rewards.size, batch)] if minibatches is None else minibatches(batch))
+        while (found_part := await self._take(parts)) is not None:
+            rows, part = found_part
             if shared is not None and part is not batch:
                 await self._merge_statistics(shared, part)
             try:
-                found = await ctx.run_in_thread("learn", rows, self._update.gradients, part, wanted)
+                found = await self._compute("learn", rows, self._update.gradients, part, wanted)
                 gradients = None if found.outlier else found.values
             except NonFiniteLoss:
                 found, gradients = Gradients([], {}), None
@@ -196,6 +201,18 @@ class Learner:
             self._measured = ctx.now()
             self._check_weights()
         return outcome
+
+    async def _take(self, parts: Iterator[tuple[int, Any]]) -> tuple[int, Any] | None:
+        """The next part of a batch, which may need a forward pass; None at the end."""
+        return next(parts, None)
+
+    async def _compute(self, kind: str, items: int, function: Callable[..., _T], *args: Any) -> _T:
+        """Run a function that uses the network."""
+        return await self._ctx.run_in_thread(kind, items, function, *args)
+
+    async def _weights(self) -> dict[str, Array]:
+        """The whole weights, to publish."""
+        return self._update.weights()
 
     async def _merge_statistics(self, update: SharedUpdate, part: Any) -> None:
         """Let the update see the statistics of the corresponding parts of all equal learners."""
@@ -214,6 +231,10 @@ class Learner:
         arrays |= {f"exchange/{name}": value for name, value in self._exchange.state().items()}
         arrays |= {f"update/{name}": value for name, value in self._update.state().items()}
         return arrays, {"updates": self._updates, "steps": self._steps, "non_finite": self._non_finite}
+
+    async def snapshot(self) -> RoleState:
+        """The same, for an equal learner."""
+        return self.state()
 
     def restore(self, arrays: dict[str, Array], values: dict[str, Any]) -> None:
         """Load what `state` returned."""
@@ -235,7 +256,8 @@ class Learner:
             return
         if self._published is not None:
             await self._ctx.wait(self._publish.name, self._published)
-        self._published = self._ctx.ahead(self._publish(VersionedWeights(self.version, self._update.weights())))
+        weights = await self._weights()
+        self._published = self._ctx.ahead(self._publish(VersionedWeights(self.version, weights)))
 
     @property
     def _name(self) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from thespis.core.compression_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.context import Context
 from thespis.core.errors import ThespisError
+from thespis.core.learners_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.payloads import (
     Admission,
     Combined,

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from thespis.core import eager_call
 from thespis.core.context import Context, LazyCall, Waiting
@@ -21,6 +22,8 @@ from thespis.core.service import description_of
 from thespis.core.types import Array
 from thespis.runs.checkpoints import load_role, newest_replica
 from thespis.transport.calls import RemoteCall
+
+_T = TypeVar("_T")
 
 
 class Endpoint:
@@ -210,6 +213,39 @@ def build(spec: RoleSpec, ctx: Context, deliver: Deliver, restore: Path | None) 
             endpoint.restore(values.pop(_ANSWERED, []))
             role.restore(arrays, values)
     return role, endpoint
+
+
+@asynccontextmanager
+async def collected(roles: Iterable[Any]) -> AsyncIterator[None]:
+    """Let roles whose state is in several processes collect it; `snapshot` works within this block."""
+    async with AsyncExitStack() as stack:
+        for role in roles:
+            if hasattr(role, "collected"):
+                await stack.enter_async_context(role.collected())
+        yield
+
+
+def save_collected(
+    loop: asyncio.AbstractEventLoop,
+    roles: Sequence[Any],
+    save: Callable[[], _T | None],
+    failed: Callable[[Exception], None],
+) -> _T | None:
+    """Return `save()`, called when all roles have collected their state. The loop runs only if a role needs that."""
+
+    async def collect_and_save() -> _T | None:
+        async with collected(roles):
+            return save()
+
+    if not any(hasattr(role, "collected") for role in roles):
+        return save()
+    try:
+        return loop.run_until_complete(collect_and_save())
+    except asyncio.CancelledError:
+        failed(RuntimeError("a role ended while its state was collected"))
+    except Exception as error:
+        failed(error)
+    return None
 
 
 def snapshot(role: Any, endpoint: Endpoint) -> tuple[dict[str, Array], dict[str, Any]]:

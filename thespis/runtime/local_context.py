@@ -39,6 +39,7 @@ class LocalContext(Context):
         super().__init__(identity)
         self.status = status
         self._thread = ThreadPoolExecutor(1, f"{identity}") if thread else None
+        self.threaded = thread
         self.yielded = self.now()
         self.yield_seconds = _YIELD_SECONDS
         self._block_seconds = 0.0

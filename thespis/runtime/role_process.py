@@ -27,7 +27,7 @@ from thespis.core.step_count import StepCount
 from thespis.core.system.memory import available_memory
 from thespis.core.watchdog import set_env_status
 from thespis.runs.checkpoints import save_role
-from thespis.runtime.endpoint import Answered, Endpoint, build, snapshot
+from thespis.runtime.endpoint import Answered, Endpoint, build, collected, snapshot
 from thespis.runtime.local_context import LocalContext
 from thespis.runtime.process import Status, peak_memory_mb
 from thespis.transport.arena import Arena
@@ -298,6 +298,17 @@ class RoleProcess:
 
         Without enough memory for a copy, the state is written at once and the roles wait.
         """
+        try:
+            async with collected(self._roles.values()):
+                write = self._write_or_copy(folder)
+        except Exception as error:
+            self.fail("save", error)
+            raise
+        if write is not None:
+            await asyncio.to_thread(write)
+
+    def _write_or_copy(self, folder: Path) -> Callable[[], None] | None:
+        """Copy the state and return a function that writes it; or write it now and return None."""
         states = {
             key: snapshot(role, self._endpoints[key]) for key, role in self._roles.items() if hasattr(role, "state")
         }
@@ -309,12 +320,12 @@ class RoleProcess:
         size = sum(array.nbytes for arrays, _ in states.values() for array in arrays.values())
         if size > _COPIED_SHARE * available_memory():
             write()
-            return
+            return None
         states = {
             key: ({name: array.copy() for name, array in arrays.items()}, values)
             for key, (arrays, values) in states.items()
         }
-        await asyncio.to_thread(write)
+        return write
 
     async def _close(self) -> None:
         for role in self._roles.values():

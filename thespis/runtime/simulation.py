@@ -10,6 +10,7 @@ import asyncio
 import math
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from thespis.core.step_count import StepCount
 from thespis.runs.checkpoints import save_role
 from thespis.runs.stall_detector import who_waits
 from thespis.runtime.cost_model import CostModel
-from thespis.runtime.endpoint import Answered, build, snapshot
+from thespis.runtime.endpoint import Answered, build, save_collected, snapshot
 from thespis.runtime.env_watchdog import EnvHang, EnvWatchdog
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
@@ -354,7 +355,9 @@ class Simulation:
                 if hasattr(incarnation.role, "state"):
                     save_role(staging, name, index, *snapshot(incarnation.role, incarnation.endpoint))
 
-        return self._session.save(write, self._loop.time(), self._absent())
+        roles = [incarnation.role for incarnation in self._incarnations.values()]
+        save = partial(self._session.save, write, self._loop.time(), self._absent())
+        return save_collected(self._loop, roles, save, self._session.save_failed)
 
     def _halt(self, loop: VirtualLoop) -> None:
         """Cancel the workers; the services stay up."""

@@ -1,0 +1,278 @@
+"""The settings of learners: how many there are, how they share their work, and what is compressed between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from thespis.core.bounds import Bounds, Count, CountOrZero, Positive, RoleCount
+from thespis.core.config import Experiment, Rounds, Unrolls
+from thespis.core.errors import ThespisError
+from thespis.core.number_parsing import parse_int
+from thespis.core.settings import inline
+
+if TYPE_CHECKING:
+    from thespis.core.program import Placement, Program
+
+RESTARTS = 100
+"""Restarts of each of several learners, and of each aggregator. Many are harmless: the others continue meanwhile."""
+_MOST_PROCESSES = 64
+_SHARE, _RANK = 0.01, 2
+
+
+@dataclass(frozen=True)
+class CompressionConfig:
+    """Compression of the gradients that learners send."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("gradients", "gradients_share", "gradients_rank", "gradients_feedback")
+
+    gradients: Literal["float32", "float16", "bfloat16", "int8", "topk", "sign", "powersgd"] = "float32"
+    """Encoding of gradients in messages: float32 (exact), float16 or bfloat16 (half the bytes), int8 (a quarter), topk
+    (only the largest --gradients-share), sign (one bit per number), or powersgd (low-rank factors of each matrix)."""
+    gradients_share: Annotated[float, Bounds(above=0, most=0.5)] = _SHARE
+    """Share of the numbers of a gradient that topk sends: those of the largest magnitude."""
+    gradients_rank: Count = _RANK
+    """Rank of the factors of powersgd (Vogels et al., 2019)."""
+    gradients_feedback: bool = True
+    """Error feedback: add the part of a gradient that compression loses to the next gradient."""
+
+    def __post_init__(self) -> None:
+        if self.gradients != "topk" and self.gradients_share != _SHARE:
+            raise ThespisError("--gradients-share is the share that topk sends; give --gradients topk, or leave it off")
+        if self.gradients != "powersgd" and self.gradients_rank != _RANK:
+            raise ThespisError("--gradients-rank is the rank of powersgd; give --gradients powersgd, or leave it off")
+        if not self.compresses and not self.gradients_feedback:
+            raise ThespisError(
+                "--gradients float32 loses nothing, so there is no error to feed back; leave off --gradients-feedback"
+            )
+
+    @property
+    def compresses(self) -> bool:
+        """Whether gradients have another encoding than float32."""
+        return self.gradients != "float32"
+
+    def describe(self) -> str:
+        """One phrase for the log of a run."""
+        detail = {"topk": f" of {self.gradients_share:g}", "powersgd": f" of rank {self.gradients_rank}"}
+        feedback = "with" if self.gradients_feedback else "without"
+        return f"gradients: {self.gradients}{detail.get(self.gradients, '')}, {feedback} error feedback"
+
+
+UNCOMPRESSED = CompressionConfig()
+"""Gradients in float32."""
+
+
+@dataclass(frozen=True)
+class WeightsConfig:
+    """Compression of the weights that actors pull."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("weights",)
+
+    weights: Literal["float32", "bfloat16", "delta"] = "float32"
+    """Form of the weights that actors pull: float32 (exact), bfloat16 (rounded, half the bytes), or delta (the same
+    weights as bfloat16, sent as the difference from those that the actor has)."""
+
+    @property
+    def compresses(self) -> bool:
+        """Whether actors pull weights in another form than float32."""
+        return self.weights != "float32"
+
+    def describe(self) -> str:
+        """One phrase for the log of a run."""
+        return f"weights: actors pull {self.weights}, evaluators float32"
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """Division of each learner's network over several processes."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("parallel",)
+
+    parallel: str = "none"
+    """Divide the network of each learner over several processes: tensor=N divides its matrices into N parts,
+    pipeline=2 puts its last layers into a second process, none divides nothing. This is for large networks; small ones
+    become slower."""
+
+    def __post_init__(self) -> None:
+        if self.processes > _MOST_PROCESSES:
+            raise ThespisError(f"--parallel {self.parallel} divides too often; give at most tensor={_MOST_PROCESSES}")
+
+    @property
+    def divides(self) -> bool:
+        """Whether a learner has more than one process."""
+        return self.processes > 1
+
+    @property
+    def processes(self) -> int:
+        """The number of processes of each learner."""
+        if self.parallel == "none":
+            return 1
+        kind, _, number = self.parallel.partition("=")
+        try:
+            count = parse_int(number)
+        except ValueError:
+            count = 0
+        if not (kind == "tensor" and count >= 2) and not (kind == "pipeline" and count == 2):
+            raise ThespisError(f"--parallel is {self.parallel!r}; give none, tensor=2 (or more than 2), or pipeline=2")
+        return count
+
+    @property
+    def pipeline(self) -> bool:
+        """Whether the network is cut into stages, rather than every matrix into parts."""
+        return self.parallel.startswith("pipeline")
+
+
+@dataclass(frozen=True)
+class LearnersConfig:
+    """Several learners. Each takes batches from its own part of the actors; all make one update together."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("learners", "learners_per_node")
+
+    learners: RoleCount = 1
+    """Number of learners. Each computes gradients of its own batch, and all apply the mean. An update then learns from
+    --learners times as many steps."""
+    learners_per_node: Annotated[int, Bounds(least=2)] | None = None
+    """Put this many learners on each node of a cluster, and add their gradients up there, so that one message per node
+    and update travels between the nodes."""
+    learner_timeout: Positive = 3.0
+    """Continue without a learner that sends no heartbeat for N seconds. It must be longer than the computation of one
+    gradient."""
+    compression: CompressionConfig = inline(CompressionConfig)
+
+    def check(self, cfg: Experiment, equal: bool = False) -> None:
+        """Refuse learners without actors, and algorithms whose update cannot be divided.
+
+        `equal`: refuse also learners with different numbers of actors, for on-policy rounds of equal size.
+        """
+        if self.learners == 1:
+            if self.compression.compresses:
+                raise ThespisError(
+                    f"--gradients {self.compression.gradients} is for gradients that learners send to each other, and "
+                    "one learner sends none; give --learners 2 or more, or leave it off"
+                )
+            if self.learners_per_node is not None:
+                raise ThespisError("--learners-per-node is for several learners; give --learners, or leave it off")
+            return
+        self._check_nodes()
+        if self.learners > cfg.actors:
+            raise ThespisError(
+                f"--learners is {self.learners}, but there are only {cfg.actors} actors to feed them; give at least "
+                f"--actors {self.learners}"
+            )
+        if equal and cfg.actors % self.learners:
+            raise ThespisError(
+                f"{cfg.actors} actors cannot be divided equally among --learners {self.learners}; give a multiple of "
+                f"{self.learners} --actors"
+            )
+        reason = cfg.algorithm.indivisible
+        if reason:
+            raise ThespisError(f"--algorithm {cfg.algorithm.name} needs a single learner, because {reason}")
+
+    def _check_nodes(self) -> None:
+        if self.learners_per_node is None:
+            return
+        if self.learners % self.learners_per_node:
+            raise ThespisError(
+                f"{self.learners} learners cannot be divided into nodes of {self.learners_per_node}; give a multiple "
+                f"of {self.learners_per_node} --learners"
+            )
+        if self.learners == self.learners_per_node:
+            raise ThespisError(
+                f"--learners-per-node {self.learners_per_node} puts all {self.learners} learners on one node, so "
+                "nothing would travel between nodes; give more --learners, or leave it off"
+            )
+
+    @property
+    def indices(self) -> range:
+        """The indices of the learners."""
+        return range(self.learners)
+
+    @property
+    def compression_of_learners(self) -> CompressionConfig:
+        """Compression of what a learner sends: none if an aggregator on its node compresses."""
+        return self.compression if self.learners_per_node is None else UNCOMPRESSED
+
+    @property
+    def nodes(self) -> list[range]:
+        """The indices of the learners of each node."""
+        size = self.learners_per_node or self.learners
+        return [range(first, first + size) for first in range(0, self.learners, size)]
+
+    def name(self, name: str, index: int) -> str:
+        """The name of a learner's process or node group: `name` itself if there is one learner."""
+        return name if self.learners == 1 else f"{name}-{index}"
+
+    def learner_of(self, actor: int) -> int:
+        """The index of the learner that an actor feeds."""
+        return actor % self.learners
+
+    def actors_of(self, learner: int, actors: int) -> int:
+        """How many of all actors feed a learner."""
+        return len(range(learner, actors, self.learners))
+
+    def place(self, p: Program, process: str | None, index: int) -> Placement:
+        """The placement of a learner or of its services. `process` is numbered if there are several learners."""
+        name = None if process is None else self.name(process, index)
+        restarts = 3 if self.learners == 1 else RESTARTS
+        return p.at(process=name, colocate=self.node(index), restarts=restarts)
+
+    def node(self, index: int) -> str:
+        """The node group of a learner, of its services and of its aggregator."""
+        if self.learners_per_node is None:
+            return self.name("learner", index)
+        return f"learners {index // self.learners_per_node}"
+
+
+@dataclass(frozen=True)
+class ReplayLearnersConfig(LearnersConfig):
+    """Several learners, each with its own replay: an equal part of --replay.capacity."""
+
+    FIXED: ClassVar[tuple[str, ...]] = ("learners",)  # a saved replay belongs to one of this many learners
+
+
+@dataclass(frozen=True)
+class QueueConfig:
+    """The queue of unrolls between actors and a learner, and the delay of its weights."""
+
+    batch_unrolls: Count = 1
+    """Batch size in unrolls; each unroll holds all environments of one actor (IMPALA's paper: 32 unrolls of one
+    environment)."""
+    queue_capacity: Count = 1
+    """Capacity of the queue in unrolls. A larger queue increases lag."""
+    forced_lag: CountOrZero = 0
+    """Delay weights by N updates, to study lag."""
+
+    def check(self, cfg: Experiment) -> None:
+        """Refuse these settings for an algorithm without a queue of unrolls."""
+        if self != QueueConfig() and cfg.algorithm.items.KIND != Unrolls.KIND:
+            raise ThespisError(
+                f"{cfg.algorithm.name} has no queue of unrolls; leave off --batch-unrolls, --queue-capacity and "
+                "--forced-lag"
+            )
+
+
+@dataclass(frozen=True)
+class PreemptionConfig:
+    """What several learners do when some of them have no whole batch yet."""
+
+    preempt: Annotated[float, Bounds(above=0, most=1)] = 1.0
+    """When this share of the learners has a whole batch, the others use the unrolls that they have, at least one. With
+    1, all wait for whole batches (DD-PPO: 0.6)."""
+
+    def check(self, cfg: Experiment, learners: int, unrolls: int, environments: int) -> None:
+        """Refuse preemption that can never happen. `unrolls`: of a batch. `environments`: of an unroll."""
+        if self.preempt == 1.0:
+            return
+        if cfg.algorithm.items.KIND not in (Unrolls.KIND, Rounds.KIND):
+            raise ThespisError(f"--preempt is for batches from a queue, but {cfg.algorithm.name} learns from a replay")
+        if learners == 1:
+            raise ThespisError("--preempt is for several learners that wait for each other; give --learners")
+        if math.ceil(self.preempt * learners - 1e-9) == learners:
+            most = math.floor(100 * (learners - 1) / learners) / 100
+            raise ThespisError(
+                f"--preempt {self.preempt:g} of {learners} learners means all of them; give at most {most:g}"
+            )
+        if unrolls == 1:
+            raise ThespisError("--preempt divides batches, but here a batch is a single unroll; use larger batches")
+        cfg.algorithm.check_batch(environments)
