@@ -214,7 +214,7 @@ KEYS = """
     first_step_seconds
     steps_per_second updates_per_second learning_seconds return_mean_100 return_mean return_episodes eval_return_mean
     eval_episodes eval_env_steps stop_at_return seconds_to_threshold steps_to_threshold lag lag_counts
-    samples_per_insert roles edges restarts dropped learner_events gradients nodes weights_sha256
+    samples_per_insert roles edges restarts dropped learner_events gradients weights nodes weights_sha256
 """
 
 

@@ -115,9 +115,10 @@ def build_exchange(
     from thespis.exchange.all_reduce import AllReduce
     from thespis.exchange.local import LocalExchange
 
-    settings, compression = cfg.algorithm.optimizer, cfg.group.compression_of_learners
+    settings = cfg.algorithm.optimizer
     if not group:
         return LocalExchange(ctx, settings, update.parameters, cfg.budget, optimizer)
+    compression = cfg.group.compression_of_learners
     return AllReduce(ctx, settings, update.parameters, cfg.budget, group, compression, optimizer)
 
 

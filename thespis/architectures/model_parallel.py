@@ -28,6 +28,8 @@ ShardWiring = tuple[ShardEdges, ...]
 
 def add_shards(place: Placement, cfg: Any) -> ShardWiring:
     """Add the shards of a learner, each in its own process. `place`: that of the learner, on whose node they are."""
+    if not cfg.model.divides:
+        return ()
     edges: list[ShardEdges] = []
     own, shard = replace(place, process=None, cpus=1.0, replicated=False), roles.Shard
     for process in range(1, cfg.model.processes):
