@@ -22,6 +22,7 @@ from thespis.exchange.all_reduce import AllReduce
 from thespis.exchange.codecs import cut_sections
 from thespis.exchange.compression import Compressor, decompress
 from thespis.exchange.push_pull import PushPull
+from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 from thespis.roles import LearnerGroup, ParameterServer
 
 METHODS = ("float16", "bfloat16", "int8", "topk", "sign", "powersgd")
@@ -243,13 +244,11 @@ class Group:
         self.networks = [network(), network()]
         methods = (self.group.heartbeat, self.group.join, self.group.offer, self.group.combine)
         edges = GroupEdges(*map(YieldingEdge, methods))
-        self.learners = [
-            AllReduce(
-                FakeContext(Identity("learner", index, run_seed=0)), SGD, list(made.parameters()), BUDGET, edges,
-                settings(method),
-            )
-            for index, made in enumerate(self.networks)
-        ]  # fmt: skip
+        self.learners = []
+        for index, made in enumerate(self.networks):
+            ctx = FakeContext(Identity("learner", index, run_seed=0))
+            optimizer = ScheduledOptimizer(ctx, SGD, list(made.parameters()), BUDGET)
+            self.learners.append(AllReduce(ctx, optimizer, edges, settings(method)))
 
     async def begin(self) -> None:
         # The heartbeat of a learner would sleep for a second.

@@ -37,6 +37,7 @@ from thespis.core.types import Array, Inputs, ReplaySample, SequenceBatch, Trans
 from thespis.envs.spaces import Spaces
 from thespis.exchange.all_reduce import AllReduce
 from thespis.exchange.local import LocalExchange
+from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 from thespis.experience.concat import concat_batches
 from thespis.experience.writers import concatenate
 from thespis.networks.configs import DPGNetworkConfig
@@ -176,11 +177,12 @@ def build(
     ctx = FakeContext(Identity("learner", index, run_seed=0, incarnation=1))
     network = algorithm.build_network(space, seed=3)
     update = algorithm.build_update(network, rng)
+    optimizer = ScheduledOptimizer(ctx, algorithm.optimizer, update.parameters, BUDGET)
     if made is None:
-        exchange: Any = LocalExchange(ctx, algorithm.optimizer, update.parameters, BUDGET)
+        exchange: Any = LocalExchange(optimizer)
     else:
         edges = GroupEdges(*map(YieldingEdge, (made.heartbeat, made.join, made.offer, made.combine)))
-        exchange = AllReduce(ctx, algorithm.optimizer, update.parameters, BUDGET, edges)
+        exchange = AllReduce(ctx, optimizer, edges)
 
     async def publish(weights: Any) -> None: ...
 

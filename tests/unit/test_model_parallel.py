@@ -194,7 +194,7 @@ def whole(case: Case, batches: list[Unroll] | None = None) -> Made:
     network = case.algorithm.build_network(case.spaces, seed=3)
     update = case.algorithm.build_update(network, np.random.default_rng(0))
     optimizer = ScheduledOptimizer(ctx, case.optimizer, update.parameters, BUDGET)
-    exchange = LocalExchange(ctx, case.optimizer, update.parameters, BUDGET, optimizer)
+    exchange = LocalExchange(optimizer)
     learner = Learner(ctx, Given(batches or []), update, exchange, published)
     return Made(learner, ctx, update, optimizer, published, [])
 
@@ -213,7 +213,7 @@ def sharded(case: Case, batches: list[Unroll] | None = None, incarnation: int = 
     layout = StateLayout(cut.names, [name for name, _ in own.named_parameters()], cut.partitions)
     update = case.algorithm.build_update(own, np.random.default_rng(0))
     optimizer = ShardedOptimizer(ctx, case.optimizer, update.parameters, BUDGET, group, layout)
-    exchange = LocalExchange(ctx, case.optimizer, update.parameters, BUDGET, optimizer)
+    exchange = LocalExchange(optimizer)
     pieces = layout.split(state)[1]
     learner = ShardedLearner(ctx, Given(batches or []), update, exchange, published, 1, group, layout, pieces)
     return Made(learner, ctx, update, optimizer, published, shards)
@@ -400,7 +400,7 @@ def in_group(case: Case, made: Made, index: int, group: LearnerGroup) -> Made:
     """Let a learner exchange gradients with the group."""
     made.ctx.identity = replace(made.ctx.identity, index=index)
     edges = GroupEdges(*(YieldingEdge(each) for each in (group.heartbeat, group.join, group.offer, group.combine)))
-    exchange = AllReduce(made.ctx, case.optimizer, made.update.parameters, BUDGET, edges, optimizer=made.optimizer)
+    exchange = AllReduce(made.ctx, made.optimizer, edges)
     made.learner._exchange, made.learner._shared_update = exchange, made.update
     return made
 

@@ -22,6 +22,7 @@ from thespis.exchange.hogwild import Hogwild
 from thespis.exchange.local import LocalExchange
 from thespis.exchange.precision import decode, encode
 from thespis.exchange.push_pull import PullAll, PushPull, cut_slices
+from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 from thespis.experience.writers import concatenate
 from thespis.networks.init import init_network
 from thespis.networks.policies import ActorCritic
@@ -99,7 +100,11 @@ def test_workers_in_lock_step_equal_one_with_all_their_environments(kind: str) -
         workers = [learner(FakeContext(Identity("worker", 0, 0)), *pair) for pair in zip(nets, exchanges, strict=True)]
         single = network()
         alone = FakeContext(Identity("learner", 0, run_seed=0))
-        one = learner(alone, single, LocalExchange(alone, optimizer, list(single.parameters()), Budget(10_000)))
+        one = learner(
+            alone,
+            single,
+            LocalExchange(ScheduledOptimizer(alone, optimizer, list(single.parameters()), Budget(10_000))),
+        )
         for each in exchanges:
             await each.begin(UnusedReplica())
         for update in range(5):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thespis import roles
-from thespis.core.edges import ReplayEdges
+from thespis.core.edges import GroupEdges, ReplayEdges
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement, Program
 from thespis.experience.limiters import SamplesPerInsert
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from thespis.core.edges import Draw, Insert, InsertStream, Next, Prioritise, Publish, Pull, PullForActing
     from thespis.envs.autoreset import Environments
     from thespis.envs.spaces import Spaces
+    from thespis.exchange.protocol import Exchange
+    from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
     from thespis.networks.policies import PolicyNetwork
     from thespis.networks.policy_runner import PolicyRunner
 
@@ -118,6 +120,14 @@ def build_replay_actor(
 ) -> roles.Actor:
     """An actor with a local policy that inserts into a replay, or into one of `replays` replays."""
     return build_exploring_actor(ctx, cfg, insert, build_local_policy(ctx, cfg, pull), replays)
+
+
+def build_exchange(ctx: Context, cfg: Any, group: GroupEdges | None, optimizer: ScheduledOptimizer) -> Exchange:
+    """The exchange of a central learner: alone, or with its group."""
+    from thespis.exchange.all_reduce import AllReduce
+    from thespis.exchange.local import LocalExchange
+
+    return AllReduce(ctx, optimizer, group, cfg.group.compression_of_learners) if group else LocalExchange(optimizer)
 
 
 # -- the weight store and the replay --------------------------------------------------------------

@@ -11,6 +11,7 @@ from thespis.architectures.aggregators import add_aggregator
 from thespis.architectures.builders import (
     ReplayShards,
     add_replay,
+    build_exchange,
     build_replay_actor,
     build_worker_network,
 )
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from thespis.core.context import Context
     from thespis.core.edges import Draw, Prioritise, Publish, Sample
     from thespis.core.types import Version
-    from thespis.exchange.protocol import Exchange
-    from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
     from thespis.experience.sources import Preemption
     from thespis.networks.policies import PolicyNetwork
     from thespis.roles.learner import Source
@@ -104,22 +103,11 @@ def build_central_learner(
     """
     if shards:
         return build_sharded_learner(ctx, cfg, source, network, publish, publish_every, group, shards)
+    from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
+
     update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
-    return roles.Learner(ctx, source, update, build_exchange(ctx, cfg, update, group), publish, publish_every)
-
-
-def build_exchange(
-    ctx: Context, cfg: Any, update: Any, group: GroupEdges | None, optimizer: ScheduledOptimizer | None = None
-) -> Exchange:
-    """The exchange of a central learner: alone, or with its group. `optimizer`: that of a learner with shards."""
-    from thespis.exchange.all_reduce import AllReduce
-    from thespis.exchange.local import LocalExchange
-
-    settings = cfg.algorithm.optimizer
-    if not group:
-        return LocalExchange(ctx, settings, update.parameters, cfg.budget, optimizer)
-    compression = cfg.group.compression_of_learners
-    return AllReduce(ctx, settings, update.parameters, cfg.budget, group, compression, optimizer)
+    optimizer = ScheduledOptimizer(ctx, cfg.algorithm.optimizer, update.parameters, cfg.budget)
+    return roles.Learner(ctx, source, update, build_exchange(ctx, cfg, group, optimizer), publish, publish_every)
 
 
 def build_queue_learner(

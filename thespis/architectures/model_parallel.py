@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from thespis import roles
-from thespis.architectures.builders import build_worker_network
+from thespis.architectures.builders import build_exchange, build_worker_network
 from thespis.core.edges import GroupEdges, ShardEdges
 from thespis.core.errors import ThespisError
 from thespis.core.program import Handle, Placement
@@ -86,7 +86,6 @@ def build_sharded_learner(
     shards: ShardWiring,
 ) -> roles.ShardedLearner:
     """A learner that keeps its part of the network and commands its shards. `network`: whole."""
-    from thespis.architectures.learners import build_exchange
     from thespis.exchange.sharded_optimizer import ShardedOptimizer
     from thespis.exchange.shards import ShardGroup
     from thespis.networks.cuts import cut_network
@@ -101,6 +100,6 @@ def build_sharded_learner(
     optimizer: ScheduledOptimizer = ShardedOptimizer(
         ctx, cfg.algorithm.optimizer, update.parameters, cfg.budget, remote, layout
     )
-    exchange: Exchange = build_exchange(ctx, cfg, update, group, optimizer)
+    exchange: Exchange = build_exchange(ctx, cfg, group, optimizer)
     pieces = layout.split(whole)[1]
     return roles.ShardedLearner(ctx, source, update, exchange, publish, publish_every, remote, layout, pieces)

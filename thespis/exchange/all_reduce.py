@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 
 from thespis.algorithms.updates.optimizers import clip_gradients
-from thespis.core.budget import Budget
-from thespis.core.config import OptimizerConfig
 from thespis.core.context import Context
 from thespis.core.edges import GroupEdges
 from thespis.core.learners_config import UNCOMPRESSED, CompressionConfig
@@ -48,22 +46,14 @@ class AllReduce:
     def __init__(
         self,
         ctx: Context,
-        cfg: OptimizerConfig,
-        parameters: Sequence[Tensor],
-        budget: Budget,
+        optimizer: ScheduledOptimizer,
         group: GroupEdges,
         compression: CompressionConfig = UNCOMPRESSED,
-        optimizer: ScheduledOptimizer | None = None,
     ) -> None:
-        """`compression`: of the gradients that are sent to the group.
-
-        `optimizer`: that of a learner with shards; by default one for `parameters`.
-        """
-        self._ctx, self._group, self._parameters = ctx, group, list(parameters)
-        self._optimizer = optimizer or ScheduledOptimizer(ctx, cfg, parameters, budget)
-        self._clip = cfg.clip or math.inf
-        self._compressor = build_compressor(ctx, compression, self._optimizer.shapes)
-        self._mean = torch.zeros(sum(map(math.prod, self._optimizer.shapes)))
+        """`compression`: of the gradients that are sent to the group."""
+        self._ctx, self._optimizer, self._group = ctx, optimizer, group
+        self._compressor = build_compressor(ctx, compression, optimizer.shapes)
+        self._mean = torch.zeros(sum(map(math.prod, optimizer.shapes)))
         self._member = Member(ctx.identity.index, ctx.identity.incarnation)
         self._replica: Replica | None = None
         self._heartbeats: asyncio.Future[None] | None = None
@@ -128,7 +118,7 @@ class AllReduce:
 
     async def _encode(self, gradients: list[Tensor]) -> GradientMessage | None:
         """The gradients as one message; None if compressed ones are not finite, because no memory may hold them."""
-        if self._compressor is not None and not math.isfinite(clip_gradients(gradients, self._clip)):
+        if self._compressor is not None and not math.isfinite(clip_gradients(gradients, self._optimizer.clip)):
             return None
         size = len(self._mean)
         flat = self._ctx.allocate(size) if self._compressor is None else np.empty(size, np.float32)
@@ -179,7 +169,7 @@ class AllReduce:
 
     def _digest(self) -> int:
         digest = 0
-        for parameter in self._parameters:
+        for parameter in self._optimizer.parameters:
             digest = zlib.crc32(parameter.detach().contiguous().numpy().data, digest)
         return digest
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
-from thespis.core.budget import Budget
-from thespis.core.config import OptimizerConfig
-from thespis.core.context import Context
 from thespis.core.types import Array
 from thespis.exchange.protocol import Replica, SingleLearner
 from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
@@ -17,16 +12,8 @@ from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 class LocalExchange(SingleLearner):
     """Apply gradients here. This is the only learner, so its steps are the steps of the run."""
 
-    def __init__(
-        self,
-        ctx: Context,
-        cfg: OptimizerConfig,
-        parameters: Sequence[Tensor],
-        budget: Budget,
-        optimizer: ScheduledOptimizer | None = None,
-    ) -> None:
-        """`optimizer`: that of a learner with shards; by default one for `parameters`."""
-        self._optimizer = optimizer or ScheduledOptimizer(ctx, cfg, parameters, budget)
+    def __init__(self, optimizer: ScheduledOptimizer) -> None:
+        self._optimizer = optimizer
         self._batch_steps = 0
 
     async def begin(self, replica: Replica) -> None:

@@ -33,9 +33,8 @@ class ScheduledOptimizer:
 
     async def apply(self, gradients: list[Tensor]) -> bool:
         """Apply the gradients; return False and change nothing if they are not finite."""
-        cfg = self._cfg
         async with self._ctx.work("apply"):
-            norm = clip_gradients(gradients, cfg.clip or math.inf)
+            norm = clip_gradients(gradients, self.clip)
             if not math.isfinite(norm):
                 return False
             rate = self._rate()
@@ -51,6 +50,16 @@ class ScheduledOptimizer:
     async def apply_whole(self, gradients: list[Tensor]) -> bool:
         """Apply gradients that `whole` returned, or their combination with those of other learners."""
         return await self.apply(gradients)
+
+    @property
+    def clip(self) -> float:
+        """The largest norm of a gradient."""
+        return self._cfg.clip or math.inf
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The parameters that this learner holds."""
+        return list(self._optimizer.parameters)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:

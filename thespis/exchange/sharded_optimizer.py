@@ -51,8 +51,7 @@ class ShardedOptimizer(ScheduledOptimizer):
             norm = math.hypot(own, *await self._shards.norms())
             if not math.isfinite(norm):
                 return False
-            clip = self._cfg.clip or math.inf
-            scale = clip / norm if norm > clip else 1.0
+            scale = self.clip / norm if norm > self.clip else 1.0
             if scale != 1.0:
                 torch._foreach_mul_(gradients, scale)
             self._shards.step(self._rate(), scale, self._shards.unloaded)
@@ -62,7 +61,7 @@ class ShardedOptimizer(ScheduledOptimizer):
     async def apply_whole(self, gradients: list[Tensor]) -> bool:
         """Apply whole gradients, as `whole` returns them: send each shard its pieces."""
         async with self._shards.lock, self._ctx.work("apply"):
-            norm = clip_gradients(gradients, self._cfg.clip or math.inf)
+            norm = clip_gradients(gradients, self.clip)
             if not math.isfinite(norm):
                 return False
             own, others = self._layout.split_gradients([gradient.numpy() for gradient in gradients])
