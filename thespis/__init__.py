@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from thespis.core.types import Unroll, VersionedWeights
     from thespis.envs.spaces import Spaces
     from thespis.exchange.local import LocalExchange
+    from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
     from thespis.experience.sources import QueueSource, ReplaySource
     from thespis.networks.configs import CEMConfig, DPGNetworkConfig, ESNetworkConfig, QFunctionConfig
     from thespis.networks.encoder import Encoder
@@ -138,6 +139,7 @@ __all__ = [
     "RoleDescription",
     "Rounds",
     "Sampled",
+    "ScheduledOptimizer",
     "Sequences",
     "Spaces",
     "TensorInputs",
@@ -206,6 +208,7 @@ _NAMES = {
     "envs.spaces": "Spaces",
     "core.errors": "NonFiniteLoss ThespisError",
     "exchange.local": "LocalExchange",
+    "exchange.scheduled_optimizer": "ScheduledOptimizer",
     "experience.sources": "QueueSource ReplaySource",
     "networks.policy_runner": "PolicyRunner",
     "networks.configs": "CEMConfig DPGNetworkConfig ESNetworkConfig QFunctionConfig",
