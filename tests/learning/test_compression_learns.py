@@ -25,9 +25,8 @@ def learn(place: Path, architecture: str, seed: int, **settings: Any) -> dict[st
 @pytest.mark.parametrize("settings", [{"gradients": "powersgd"}, {"gradients": "topk", "gradients_share": 0.1}],
                          ids=["powersgd", "topk"])  # fmt: skip
 def test_cartpole_is_solved(tmp_path: Path, settings: dict[str, Any], architecture: str, seed: int) -> None:
-    """Exact gradients need 150,000 to 260,000 steps, depending on the seed and on the rounding of the machine."""
     summary = learn(tmp_path, architecture, seed, **settings)
-    assert summary["exit_reason"] == "return_reached" and summary["env_steps"] <= 400_000
+    assert summary["exit_reason"] == "return_reached" and summary["env_steps"] <= 300_000
 
 
 @pytest.mark.parametrize("method", ["topk", "sign"])

@@ -23,7 +23,7 @@ _Work = Callable[[], Awaitable[Any]]
 
 
 class Abandoned(Exception):
-    """The call that the function waits for failed or was cancelled, so nobody waits for the function's result."""
+    """The call of a function failed or was cancelled, so the function's result is not needed."""
 
 
 @dataclass(slots=True)

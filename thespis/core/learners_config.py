@@ -71,7 +71,7 @@ class WeightsConfig:
 
     weights: Literal["float32", "bfloat16", "delta"] = "float32"
     """Form of the weights that actors pull: float32 (exact), bfloat16 (rounded, half the bytes), or delta (the same
-    weights as bfloat16, sent as the difference from those that the actor has)."""
+    weights as bfloat16, sent as the difference from the actor's version)."""
 
     @property
     def compresses(self) -> bool:

@@ -94,5 +94,5 @@ class CompressedWeightStore:
         return None if found is None else await self._encoder.encode(found, newer_than)
 
     async def next(self, newer_than: Version | None) -> CompressedWeights:
-        """Wait for weights newer than those that the caller acts on."""
+        """Wait for a version newer than the caller's."""
         return await self._encoder.encode(await self._store.next(newer_than), newer_than)
