@@ -78,3 +78,44 @@ def test_everything_public_has_a_docstring() -> None:
             if name[0] != "_" and "overload" not in decorators and not ast.get_docstring(node):  # type: ignore[arg-type]
                 missing.append(f"{path.relative_to(PACKAGE)}: {name}")
     assert not missing
+
+
+VOCABULARY = {
+    "thespis.algorithms",
+    "thespis.algorithms.base",
+    "thespis.architectures",
+    "thespis.core.bounds",
+    "thespis.core.edges",
+    "thespis.core.errors",
+    "thespis.core.program",
+    "thespis.core.settings",
+    "thespis.envs.spaces",
+}
+"""Modules with the words of all architectures: programs, edges, settings and their bounds, algorithms, spaces."""
+
+
+def thespis_modules(path: Path) -> set[str]:
+    """Return the modules of Thespis that a file imports, also those it takes as `from package import module`."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            found |= {module} | {f"{module}.{alias.name}" for alias in node.names}
+    files = {name: PACKAGE.parent.joinpath(*name.split(".")) for name in found if name.startswith("thespis.")}
+    return {name for name, file in files.items() if file.with_suffix(".py").exists() or file.is_dir()}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "algorithm"), [("impala", "vtrace"), ("apex", "dqn"), ("seed", "vtrace"), ("ppo", "ppo")]
+)
+def test_an_architecture_needs_four_other_files(architecture: str, algorithm: str) -> None:
+    """They say what every setting means and what every role does: a role's `add_*` function stands in `builders`."""
+    path = PACKAGE / "architectures" / f"{architecture}.py"
+    assert thespis_modules(path) - VOCABULARY == {
+        f"thespis.algorithms.{algorithm}",
+        "thespis.architectures.builders",
+        "thespis.core.config",
+        "thespis.core.learners_config",
+    }
