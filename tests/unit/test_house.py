@@ -11,21 +11,24 @@ from conftest import STALE
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def imported(path: Path) -> set[str]:
-    """Return the last parts of the names of all modules that a file imports."""
+def imports(path: Path) -> set[str]:
+    """Return all modules that a file imports, and what it imports from them, as `module.name`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {node.module or ""} | {alias.name for alias in node.names}
-    return {name.rpartition(".")[2] for name in found}
+            module = node.module or ""
+            found |= {module} | {f"{module}.{alias.name}" for alias in node.names}
+    return found
 
 
 def test_no_module_imports_a_test_module() -> None:
     """Helpers that several modules share are in modules without tests."""
     modules = {path.stem for path in TESTS.rglob("test_*.py")}
-    importers = {path.name: imported(path) & modules for path in TESTS.rglob("*.py")}
+    importers = {
+        path.name: {name.rpartition(".")[2] for name in imports(path)} & modules for path in TESTS.rglob("*.py")
+    }
     assert not {name: found for name, found in importers.items() if found}
 
 
@@ -96,14 +99,7 @@ VOCABULARY = {
 
 def thespis_modules(path: Path) -> set[str]:
     """Return the modules of Thespis that a file imports, also those it takes as `from package import module`."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            found |= {module} | {f"{module}.{alias.name}" for alias in node.names}
-    files = {name: PACKAGE.parent.joinpath(*name.split(".")) for name in found if name.startswith("thespis.")}
+    files = {name: PACKAGE.parent.joinpath(*name.split(".")) for name in imports(path) if name.startswith("thespis.")}
     return {name for name, file in files.items() if file.with_suffix(".py").exists() or file.is_dir()}
 
 
