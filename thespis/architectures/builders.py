@@ -1,7 +1,8 @@
 """The roles that architectures share: each `add_*` function adds one to a program, with its place and its edges.
 
 A place says in which process and on which node a role runs; the roles of one process fail and restart together.
-`parts/` has what an architecture need not know: how the role's object is built in its process.
+`parts/` has what an architecture need not know: how the role's object is built in its process. Names imported `as`
+themselves are exported for architectures with roles of their own.
 """
 
 from __future__ import annotations
