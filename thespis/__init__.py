@@ -22,29 +22,25 @@ if TYPE_CHECKING:
     from thespis.algorithms.es import ES, Episodes
     from thespis.algorithms.ppo import PPO
     from thespis.algorithms.qtopt import Examples, QTOpt
-    from thespis.algorithms.r2d2 import R2D2, Sequences
+    from thespis.algorithms.r2d2 import R2D2
     from thespis.algorithms.sac import SAC
     from thespis.algorithms.trpo import TRPO
     from thespis.algorithms.updates.policy_gradient import PolicyUpdate
     from thespis.algorithms.updates.update import Gradients, Update
     from thespis.algorithms.vtrace import VTrace
-    from thespis.architectures.builders import (
-        add_evaluator,
-        add_replay,
-        build_environments,
-        build_exploring_actor,
-        build_local_policy,
-        build_policy_runner,
-        build_replay_actor,
-        build_worker_network,
-        return_discount,
-        validate_replay,
-    )
-    from thespis.architectures.learners import (
+    from thespis.architectures.builders import add_evaluator, add_replay, validate_replay
+    from thespis.architectures.parts.actors import build_exploring_actor, build_replay_actor, return_discount
+    from thespis.architectures.parts.learners import (
         build_central_learner,
         build_learner_network,
         build_queue_learner,
         build_replay_learner,
+    )
+    from thespis.architectures.parts.policies import (
+        build_environments,
+        build_local_policy,
+        build_policy_runner,
+        build_worker_network,
     )
     from thespis.core import edges
     from thespis.core.bounds import Bounds, Count, CountOrZero, Fraction, NonNegative, Positive
@@ -56,6 +52,7 @@ if TYPE_CHECKING:
         ReplayConfig,
         RewardConfig,
         Rounds,
+        Sequences,
         Transitions,
         Unrolls,
     )
@@ -191,19 +188,21 @@ _NAMES = {
     "algorithms.sac": "SAC",
     "algorithms.trpo": "TRPO",
     "algorithms.qtopt": "Examples QTOpt",
-    "algorithms.r2d2": "R2D2 Sequences",
+    "algorithms.r2d2": "R2D2",
     "algorithms.updates.policy_gradient": "PolicyUpdate",
     "algorithms.updates.update": "Gradients Update",
     "algorithms.vtrace": "VTrace",
-    "architectures.builders": (
-        "add_evaluator add_replay validate_replay build_replay_actor build_policy_runner build_environments "
-        "build_exploring_actor build_local_policy return_discount build_worker_network"
+    "architectures.builders": "add_evaluator add_replay validate_replay",
+    "architectures.parts.actors": "build_exploring_actor build_replay_actor return_discount",
+    "architectures.parts.learners": (
+        "build_central_learner build_learner_network build_queue_learner build_replay_learner"
     ),
-    "architectures.learners": "build_central_learner build_learner_network build_queue_learner build_replay_learner",
+    "architectures.parts.policies": "build_environments build_local_policy build_policy_runner build_worker_network",
     "core.bounds": "Bounds Count CountOrZero Fraction NonNegative Positive",
     "training.callbacks": "Callback",
     "core.config": (
-        "Experiment NetworkConfig OptimizerConfig QNetworkConfig ReplayConfig RewardConfig Rounds Transitions Unrolls"
+        "Experiment NetworkConfig OptimizerConfig QNetworkConfig ReplayConfig RewardConfig Rounds Sequences "
+        "Transitions Unrolls"
     ),
     "envs.spaces": "Spaces",
     "core.errors": "NonFiniteLoss ThespisError",

@@ -139,17 +139,14 @@ class A3cVTrace(A3cOwn, ServersSettings, CompressionSettings, VTraceSettings, Un
 class A3cAPPO(A3cOwn, ServersSettings, CompressionSettings, APPOSettings, UnrollsSettings, total=False): ...
 
 
-class ApexOwn(ExperimentSettings, total=False):
-    publish_every: int
-
-
 class LearnersSettings(TypedDict, total=False):
     learners: int
     learners_per_node: int | None
     learner_timeout: float
 
 
-class ReplayLearnersSettings(LearnersSettings, CompressionSettings, total=False): ...
+class OwnReplaysSettings(LearnersSettings, CompressionSettings, total=False):
+    publish_every: int
 
 
 class WeightsSettings(TypedDict, total=False):
@@ -201,7 +198,7 @@ class EpsilonLadderSettings(TypedDict, total=False):
     epsilon_exponent: float
 
 
-class ApexDQN(ApexOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, DQNSettings, TransitionsSettings, EpsilonLadderSettings, total=False): ...
+class ApexDQN(ExperimentSettings, OwnReplaysSettings, CompressionSettings, WeightsSettings, DQNSettings, TransitionsSettings, EpsilonLadderSettings, total=False): ...
 
 
 class DPGNetworkSettings(NetworkSettings, total=False):
@@ -222,7 +219,7 @@ class NoiseLadderSettings(TypedDict, total=False):
     least_noise: float
 
 
-class ApexDPG(ApexOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+class ApexDPG(ExperimentSettings, OwnReplaysSettings, CompressionSettings, WeightsSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
 class R2D2Settings(DiscreteQSettings, total=False):
@@ -245,7 +242,7 @@ class SequencesSettings(TypedDict, total=False):
     replay: ReplaySettings | ReplayConfig
 
 
-class ApexR2D2(ApexOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class ApexR2D2(ExperimentSettings, OwnReplaysSettings, CompressionSettings, WeightsSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
 class SACSettings(TypedDict, total=False):
@@ -260,11 +257,7 @@ class SACSettings(TypedDict, total=False):
     reward: RewardSettings | RewardConfig
 
 
-class ApexSAC(ApexOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, SACSettings, TransitionsSettings, total=False): ...
-
-
-class DqnOwn(ExperimentSettings, total=False):
-    publish_every: int
+class ApexSAC(ExperimentSettings, OwnReplaysSettings, CompressionSettings, WeightsSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class EpsilonScheduleSettings(TypedDict, total=False):
@@ -273,13 +266,13 @@ class EpsilonScheduleSettings(TypedDict, total=False):
     epsilon_steps: int
 
 
-class DqnDQN(DqnOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
+class DqnDQN(ExperimentSettings, OwnReplaysSettings, CompressionSettings, WeightsSettings, DQNSettings, TransitionsSettings, EpsilonScheduleSettings, total=False): ...
 
 
-class DqnDPG(DqnOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
+class DqnDPG(ExperimentSettings, OwnReplaysSettings, CompressionSettings, WeightsSettings, DPGSettings, TransitionsSettings, NoiseLadderSettings, total=False): ...
 
 
-class DqnSAC(DqnOwn, ReplayLearnersSettings, CompressionSettings, WeightsSettings, SACSettings, TransitionsSettings, total=False): ...
+class DqnSAC(ExperimentSettings, OwnReplaysSettings, CompressionSettings, WeightsSettings, SACSettings, TransitionsSettings, total=False): ...
 
 
 class EsOwn(ExperimentSettings, total=False):
@@ -484,13 +477,12 @@ class QtoptQTOpt(QtoptOwn, QTOptSettings, TransitionsSettings, EpsilonScheduleSe
 
 
 class R2d3Own(ExperimentSettings, total=False):
-    publish_every: int
     demos: _Spec
     demo_episodes: int
     demo_ratio: float
 
 
-class R2d3R2D2(R2d3Own, ReplayLearnersSettings, CompressionSettings, WeightsSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
+class R2d3R2D2(R2d3Own, OwnReplaysSettings, CompressionSettings, WeightsSettings, R2D2Settings, SequencesSettings, EpsilonLadderSettings, total=False): ...
 
 
 class SeedOwn(ExperimentSettings, total=False):
@@ -506,6 +498,9 @@ class InferenceSettings(TypedDict, total=False):
     tls_key: str | Path | None
     tls_ca: str | Path | None
     tls_name: str
+
+
+class ReplayLearnersSettings(LearnersSettings, CompressionSettings, total=False): ...
 
 
 class SeedVTrace(SeedOwn, InferenceSettings, ReplayLearnersSettings, CompressionSettings, ParallelSettings, PreemptionSettings, QueueSettings, VTraceSettings, UnrollsSettings, total=False): ...

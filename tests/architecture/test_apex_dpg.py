@@ -17,7 +17,8 @@ from thespis import train
 from thespis.algorithms.dpg import DPG, NoiseLadder
 from thespis.algorithms.updates.dpg import DPGUpdate
 from thespis.architectures.apex import Config
-from thespis.architectures.builders import build_replay, build_replay_actor
+from thespis.architectures.parts.actors import build_replay_actor
+from thespis.architectures.parts.replay import build_replay
 from thespis.cli.main import main
 from thespis.core.config import ReplayConfig, RewardConfig
 from thespis.core.config_io import with_settings

@@ -12,8 +12,8 @@ from fakes import Insert, Pull, YieldingContext, run_until
 
 from thespis import train
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import build_unroll_actor
 from thespis.architectures.impala import Config
+from thespis.architectures.parts.actors import build_unroll_actor
 from thespis.core.config import NetworkConfig, Unrolls
 from thespis.core.context import Identity
 from thespis.core.user_code import resolve

@@ -19,13 +19,15 @@ from fakes import Insert, Pull, YieldingContext, run_until
 
 from thespis import train
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.inference import InferenceConfig, UnrollStorage, build_inference, build_remote_actor
+from thespis.architectures.parts.inference import build_inference, build_remote_actor
 from thespis.architectures.seed import Config
 from thespis.cli.main import main
 from thespis.core.config import NetworkConfig, Unrolls
 from thespis.core.config_io import to_dict
 from thespis.core.context import Identity
+from thespis.core.edges import UnrollStorage
 from thespis.core.errors import ThespisError
+from thespis.core.learners_config import InferenceConfig
 from thespis.core.user_code import resolve
 from thespis.envs.make import describe_env
 from thespis.networks.inputs import as_tensor, tensor_inputs

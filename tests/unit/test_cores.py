@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from thespis.architectures.es import Config as Evolution
-from thespis.architectures.learners import build_learner_network
+from thespis.architectures.parts.learners import build_learner_network
 from thespis.architectures.ppo import Config as PPO
 from thespis.core.config import Experiment
 from thespis.core.system import cgroups, cores

@@ -18,7 +18,7 @@ from thespis.algorithms.base import Algorithm
 from thespis.algorithms.dpg import DPG
 from thespis.algorithms.dqn import DQN
 from thespis.algorithms.ppo import PPO
-from thespis.algorithms.r2d2 import R2D2, Sequences
+from thespis.algorithms.r2d2 import R2D2
 from thespis.algorithms.sac import SAC
 from thespis.algorithms.vtrace import VTrace
 from thespis.core.budget import Budget
@@ -29,6 +29,7 @@ from thespis.core.config import (
     ReplayConfig,
     RewardConfig,
     Rounds,
+    Sequences,
     Transitions,
 )
 from thespis.core.context import Identity

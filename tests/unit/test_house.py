@@ -11,21 +11,24 @@ from conftest import STALE
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def imported(path: Path) -> set[str]:
-    """Return the last parts of the names of all modules that a file imports."""
+def imports(path: Path) -> set[str]:
+    """Return all modules that a file imports, and what it imports from them, as `module.name`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {node.module or ""} | {alias.name for alias in node.names}
-    return {name.rpartition(".")[2] for name in found}
+            module = node.module or ""
+            found |= {module} | {f"{module}.{alias.name}" for alias in node.names}
+    return found
 
 
 def test_no_module_imports_a_test_module() -> None:
     """Helpers that several modules share are in modules without tests."""
     modules = {path.stem for path in TESTS.rglob("test_*.py")}
-    importers = {path.name: imported(path) & modules for path in TESTS.rglob("*.py")}
+    importers = {
+        path.name: {name.rpartition(".")[2] for name in imports(path)} & modules for path in TESTS.rglob("*.py")
+    }
     assert not {name: found for name, found in importers.items() if found}
 
 
@@ -78,3 +81,37 @@ def test_everything_public_has_a_docstring() -> None:
             if name[0] != "_" and "overload" not in decorators and not ast.get_docstring(node):  # type: ignore[arg-type]
                 missing.append(f"{path.relative_to(PACKAGE)}: {name}")
     assert not missing
+
+
+VOCABULARY = {
+    "thespis.algorithms",
+    "thespis.algorithms.base",
+    "thespis.architectures",
+    "thespis.core.bounds",
+    "thespis.core.edges",
+    "thespis.core.errors",
+    "thespis.core.program",
+    "thespis.core.settings",
+    "thespis.envs.spaces",
+}
+"""Modules with the words of all architectures: programs, edges, settings and their bounds, algorithms, spaces."""
+
+
+def thespis_modules(path: Path) -> set[str]:
+    """Return the modules of Thespis that a file imports, also those it takes as `from package import module`."""
+    files = {name: PACKAGE.parent.joinpath(*name.split(".")) for name in imports(path) if name.startswith("thespis.")}
+    return {name for name, file in files.items() if file.with_suffix(".py").exists() or file.is_dir()}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "algorithm"), [("impala", "vtrace"), ("apex", "dqn"), ("seed", "vtrace"), ("ppo", "ppo")]
+)
+def test_an_architecture_needs_four_other_files(architecture: str, algorithm: str) -> None:
+    """They say what every setting means and what every role does: a role's `add_*` function stands in `builders`."""
+    path = PACKAGE / "architectures" / f"{architecture}.py"
+    assert thespis_modules(path) - VOCABULARY == {
+        f"thespis.algorithms.{algorithm}",
+        "thespis.architectures.builders",
+        "thespis.core.config",
+        "thespis.core.learners_config",
+    }

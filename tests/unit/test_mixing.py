@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes import FakeContext, FakeEdge
 
-from thespis.architectures.demonstrations import build_demonstrations
+from thespis.architectures.parts.demonstrations import build_demonstrations
 from thespis.architectures.r2d3 import Config
 from thespis.core.config import QNetworkConfig, ReplayConfig
 from thespis.core.config_io import with_settings

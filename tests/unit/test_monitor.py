@@ -13,7 +13,8 @@ import pytest
 from thespis.core.context import Report, Stat, Traffic
 from thespis.core.system.commit import to_json
 from thespis.core.types import Episode
-from thespis.runs.monitor import Mark, Monitor, RunIdentity
+from thespis.runs.monitor import Monitor, RunIdentity
+from thespis.runs.run_clock import Mark
 from thespis.runs.terminal.view import EvaluationView, View
 
 WHO = RunIdentity("impala", "CartPole-v1", 3, "local")

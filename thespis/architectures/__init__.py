@@ -1,16 +1,6 @@
 """Architectures: one file each, which reads like the paper's figure."""
 
-SHARED = (
-    "aggregators",
-    "builders",
-    "demonstrations",
-    "inference",
-    "labelling",
-    "learners",
-    "model_parallel",
-    "pulled_weights",
-    "sharding",
-)
+SHARED = ("builders", "parts", "sharding")
 """Modules of this package that are not architectures, but shared builders."""
 
 USUAL_PAIRS = {

@@ -12,7 +12,7 @@ from thespis import roles
 from thespis.algorithms import chosen
 from thespis.algorithms.base import Algorithm
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import build_worker_network
+from thespis.architectures.parts.policies import build_worker_network
 from thespis.architectures.sharding import (
     ServersConfig,
     add_servers,

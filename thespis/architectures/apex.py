@@ -10,21 +10,17 @@ actions. R2D2 (Kapturowski et al., 2019) learns from sequences, so its unrolls c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from thespis.algorithms import chosen
 from thespis.algorithms.base import Algorithm
 from thespis.algorithms.dqn import DQN, EpsilonLadder
-from thespis.algorithms.r2d2 import Sequences
-from thespis.architectures.builders import add_evaluator, validate_replay
-from thespis.architectures.learners import add_own_replays, add_own_weights, add_replay_actors, add_replay_learners
-from thespis.core.bounds import Count
-from thespis.core.config import Experiment, QNetworkConfig, ReplayConfig, Transitions
-from thespis.core.learners_config import ReplayLearnersConfig, WeightsConfig
+from thespis.architectures import builders
+from thespis.core.config import Experiment, QNetworkConfig, ReplayConfig, Sequences, Transitions
+from thespis.core.learners_config import OwnReplaysConfig
 from thespis.core.program import Program
 from thespis.core.settings import inline
 
-validate = validate_replay
+validate = builders.validate_replay
 _PRIORITISED = ReplayConfig(priority_exponent=0.6, importance_exponent=0.4, actor_priorities=True)
 
 
@@ -32,16 +28,11 @@ _PRIORITISED = ReplayConfig(priority_exponent=0.6, importance_exponent=0.4, acto
 class Config(Experiment):
     """Ape-X with DQN, R2D2, DPG or SAC. The defaults suit small tasks; Atari ids use the papers' settings."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("publish_every",)
-
     actors: int = 2
     """Number of actor processes (papers: 360 in Ape-X DQN, 256 in R2D2, 64 in Ape-X DPG)."""
     envs_per_actor: int = 4
     """Environments per actor; each has its own epsilon or noise (papers: 1)."""
-    publish_every: Count = 4
-    """Publish weights every N updates."""
-    group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
-    pulled: WeightsConfig = inline(WeightsConfig)
+    group: OwnReplaysConfig = inline(OwnReplaysConfig)
     algorithm: Algorithm[Transitions | Sequences] = chosen(
         lambda: DQN(
             items=Transitions(replay=_PRIORITISED),
@@ -58,8 +49,8 @@ class Config(Experiment):
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own replay and actors."""
     p = Program("apex")
-    replays, stores = add_own_replays(p, cfg), add_own_weights(p, cfg)
-    add_replay_learners(p, cfg, replays, stores)
-    add_replay_actors(p, cfg, replays, stores)
-    add_evaluator(p, cfg, stores[0].pull_exact)
+    replays, stores = builders.add_own_replays(p, cfg), builders.add_own_weights(p, cfg)
+    builders.add_replay_learners(p, cfg, replays, stores)
+    builders.add_replay_actors(p, cfg, replays, stores)
+    builders.add_evaluator(p, cfg, stores[0].pull_exact)
     return p

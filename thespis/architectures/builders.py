@@ -1,210 +1,119 @@
-"""Builders of single roles and their parts, shared by several architectures."""
+"""The roles that architectures share: each `add_*` function adds one to a program, with its place and its edges.
+
+A place says in which process and on which node a role runs; the roles of one process fail and restart together.
+`parts/` has what an architecture need not know: how the role's object is built in its process. Names imported `as`
+themselves are exported for architectures with roles of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from thespis import roles
-from thespis.core.edges import GroupEdges, ReplayEdges
+from thespis.architectures.parts.actors import build_evaluator, build_replay_actor, build_unroll_actor
+from thespis.architectures.parts.actors import build_evaluator_with as build_evaluator_with
+from thespis.architectures.parts.actors import build_exploring_actor as build_exploring_actor
+from thespis.architectures.parts.actors import return_discount as return_discount
+from thespis.architectures.parts.demonstrations import build_demonstrations
+from thespis.architectures.parts.group import build_aggregator, group_edges, node_edges
+from thespis.architectures.parts.inference import build_inference, build_remote_actor, tls_of
+from thespis.architectures.parts.learners import build_queue_learner, build_replay_learner
+from thespis.architectures.parts.model_parallel import build_shard, shard_edges
+from thespis.architectures.parts.policies import build_environments as build_environments
+from thespis.architectures.parts.policies import build_policy_runner as build_policy_runner
+from thespis.architectures.parts.policies import build_worker_network as build_worker_network
+from thespis.architectures.parts.replay import Replayed, build_replay
+from thespis.architectures.parts.replay import ReplayShards as ReplayShards
+from thespis.architectures.parts.weights import build_compressed_weights
+from thespis.core.edges import GroupEdges, NodeEdges, PullForActing, ReplayEdges, ShardEdges
 from thespis.core.errors import ThespisError
+from thespis.core.learners_config import RESTARTS, InferenceConfig, LearnersConfig, OwnReplaysConfig, WeightsConfig
 from thespis.core.program import Handle, Placement, Program
 from thespis.experience.limiters import SamplesPerInsert
 
 if TYPE_CHECKING:
-    from thespis.algorithms.r2d2 import Replayed
-    from thespis.core.config import Experiment, ReplayConfig
-    from thespis.core.context import Context
-    from thespis.core.edges import Draw, Insert, InsertStream, Next, Prioritise, Publish, Pull, PullForActing
-    from thespis.envs.autoreset import Environments
+    from thespis.core.config import Experiment
+    from thespis.core.edges import Act, Insert, Next, Publish, Pull, Sample, UnrollStorage
     from thespis.envs.spaces import Spaces
-    from thespis.exchange.protocol import Exchange
-    from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
-    from thespis.networks.policies import PolicyNetwork
-    from thespis.networks.policy_runner import PolicyRunner
 
 
-# -- environments, networks and policies ----------------------------------------------------------
-
-
-def build_environments(ctx: Context, cfg: Experiment, number: int, first: int = 0) -> Environments:
-    """Build `number` environments. They report env, episode and step to the runtime, so that it can name a hang.
-
-    `first`: the index of the first of them within the role.
-    """
-    from thespis.envs.make import make_envs
-
-    locate = ctx.locate
-    made = make_envs(cfg.env_config, number, on_env=lambda env, episode, step: locate(first + env, episode, step))
-    made.track(cfg.track_info)
-    return made
-
-
-def build_policy_runner(ctx: Context, cfg: Experiment) -> PolicyRunner:
-    """Build the algorithm's network and policy runner, on one torch thread because actors share the machine."""
-    import torch
-
-    from thespis.runs.spaces import spaces_of
-
-    torch.set_num_threads(1)
-    network: PolicyNetwork = cfg.learned.build_network(spaces_of(cfg), seed=0)
-    runner: PolicyRunner = cfg.learned.build_policy_runner(network, ctx.rng("policy"))
-    return runner
-
-
-def build_local_policy(ctx: Context, cfg: Experiment, pull: PullForActing, ahead: bool = False) -> roles.LocalPolicy:
-    """A policy in the actor's process that pulls weights. `ahead`: see `LocalPolicy`."""
-    return roles.LocalPolicy(ctx, build_policy_runner(ctx, cfg), pull, ahead)
-
-
-def build_worker_network(ctx: Context, cfg: Experiment) -> PolicyNetwork:
-    """The network of one worker, on one torch thread. All workers start from the same weights.
-
-    With `--init-from` the initial weights come from another run.
-    """
-    import torch
-
-    from thespis.runs.initial_weights import read_initial_weights
-    from thespis.runs.spaces import spaces_of
-
-    torch.set_num_threads(1)
-    made: PolicyNetwork = cfg.algorithm.build_network(spaces_of(cfg), ctx.identity.run_seed)
-    for name, value in read_initial_weights(cfg).items():
-        made.state_dict()[name].copy_(torch.from_numpy(value))
-    return made
-
-
-# -- actors and learners --------------------------------------------------------------------------
-
-
-def return_discount(cfg: Experiment) -> float | None:
-    """Discount of the returns that actors add to unrolls for reward normalisation; None without normalisation."""
-    return cfg.algorithm.discount if cfg.algorithm.reward.normalize else None
-
-
-def build_unroll_actor(
-    ctx: Context, cfg: Experiment, insert: Insert, pull: PullForActing, ahead: bool = False
-) -> roles.Actor:
-    """An actor with a local policy that sends each unroll once and explores by sampling. `ahead`: see `LocalPolicy`."""
-    envs, length = build_environments(ctx, cfg, cfg.envs_per_actor), cfg.algorithm.items.unroll_length
-    policy = build_local_policy(ctx, cfg, pull, ahead)
-    return roles.Actor(ctx, envs, policy, insert, length, return_discount(cfg))
-
-
-def build_exploring_actor(
-    ctx: Context, cfg: Experiment, insert: InsertStream, policy: roles.LocalPolicy, replays: int = 1
-) -> roles.Actor:
-    """An actor that inserts into a replay, with the algorithm's exploration.
-
-    `replays`: number of replays. All fill at the same rate, so the steps of all actors are `replays` times the steps
-    in this actor's replay.
-    """
-    from thespis.experience.sources import StreamInsert
-
-    inserts, first = StreamInsert(ctx, insert), ctx.identity.index * cfg.envs_per_actor
-    mine, total = range(first, first + cfg.envs_per_actor), cfg.actors * cfg.envs_per_actor
-
-    def explore() -> None:
-        amount = cfg.algorithm.exploration.amount(inserts.inserted * replays, mine, total)
-        if amount is not None:
-            policy.explore(amount)
-
-    envs, length = build_environments(ctx, cfg, cfg.envs_per_actor), cfg.algorithm.items.unroll_length
-    return roles.Actor(ctx, envs, policy, inserts, length, before_unroll=explore)
-
-
-def build_replay_actor(
-    ctx: Context, cfg: Experiment, insert: InsertStream, pull: PullForActing, replays: int = 1
-) -> roles.Actor:
-    """An actor with a local policy that inserts into a replay, or into one of `replays` replays."""
-    return build_exploring_actor(ctx, cfg, insert, build_local_policy(ctx, cfg, pull), replays)
-
-
-def build_exchange(ctx: Context, cfg: Any, group: GroupEdges | None, optimizer: ScheduledOptimizer) -> Exchange:
-    """The exchange of a central learner: alone, or with its group."""
-    from thespis.exchange.all_reduce import AllReduce
-    from thespis.exchange.local import LocalExchange
-
-    return AllReduce(ctx, optimizer, group, cfg.group.compression_of_learners) if group else LocalExchange(optimizer)
-
-
-# -- the weight store and the replay --------------------------------------------------------------
+# -- the queue and the weight store ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Weights:
+class UnrollQueue:
+    """The edges to a queue of unrolls."""
+
+    handle: Handle[roles.Queue]
+
+    @property
+    def insert(self) -> Insert:
+        """The edge that inserts an unroll."""
+        return self.handle.edge(roles.Queue.insert)
+
+    def sample(self, unrolls: int, of_one_version: bool = False) -> Sample:
+        """The edge that takes `unrolls` unrolls. `of_one_version`: each inserter has one unroll of each version."""
+        return self.handle.edge(roles.Queue.sample, items=unrolls, of_one_version=of_one_version)
+
+
+def add_queue(place: Placement, capacity: int) -> UnrollQueue:
+    """Add a queue, which passes each unroll to one learner, oldest first. Actors wait while it is full."""
+    return UnrollQueue(place.add("queue", roles.Queue, capacity=capacity))
+
+
+FollowingT = TypeVar("FollowingT", bound=PullForActing, covariant=True)
+
+
+@dataclass(frozen=True)
+class Weights(Generic[FollowingT]):
     """The edges to a weight store."""
 
-    store: Handle[roles.WeightStore]
-
-    @property
-    def publish(self) -> Publish:
-        """The edge that stores the next version."""
-        return self.store.edge(roles.WeightStore.publish)
-
-    @property
-    def pull(self) -> Pull:
-        """The edge that returns the newest version."""
-        return self.store.edge(roles.WeightStore.pull)
-
-    @property
-    def pull_exact(self) -> Pull:
-        """The edge that returns the newest version in float32."""
-        return self.pull
-
-    @property
-    def following(self) -> Next:
-        """The edge that waits for the next version."""
-        return self.store.edge(roles.WeightStore.next)
+    publish: Publish
+    """Stores the next version."""
+    pull: PullForActing
+    """Returns the newest version if the caller has an older one; compressed if the store compresses."""
+    following: FollowingT
+    """Waits for a version newer than the caller's; compressed if the store compresses."""
+    pull_exact: Pull
+    """Like `pull`, always in float32."""
 
 
-def add_weights(place: Placement, hold_back: int = 0) -> Weights:
-    """Add the weight store. `hold_back`: delay weights by this many versions."""
-    return Weights(place.add("weights", roles.WeightStore, hold_back=hold_back))
+def add_weights(place: Placement, hold_back: int = 0) -> Weights[Next]:
+    """Add a weight store, which keeps the newest weights that a learner published and serves them to all others.
+
+    `hold_back`: serve weights that are this many versions old.
+    """
+    role, store = roles.WeightStore, place.add("weights", roles.WeightStore, hold_back=hold_back)
+    pull = store.edge(role.pull)
+    return Weights(store.edge(role.publish), pull, store.edge(role.next), pull)
 
 
-@dataclass(frozen=True)
-class ReplayShards:
-    """The edges to a replay or to all of its shards. `learners`: how many have a replay of their own."""
+def add_actor_weights(
+    place: Placement, cfg: Experiment, pulled: WeightsConfig, hold_back: int = 0
+) -> Weights[PullForActing]:
+    """Add a weight store that actors pull from; with `--weights` it compresses what they pull."""
+    if not pulled.compresses:
+        return add_weights(place, hold_back)
+    note = pulled.describe()
+    place.program.notes += [note] if note not in place.program.notes else []
+    role, threaded = roles.CompressedWeightStore, replace(place, thread=True)
+    store = threaded.add("weights", build_compressed_weights, cfg, pulled, hold_back)
+    edges = store.edge(role.publish), store.edge(role.pull), store.edge(role.next), store.edge(role.pull_exact)
+    return Weights(*edges)
 
-    handles: Sequence[Handle[roles.Replay]]
-    items: Replayed
-    envs_per_actor: int
-    learners: int = 1
 
-    def insert(self, actor: int) -> InsertStream:
-        """The insert edge of an actor: the actors of a learner are assigned to its shards in turn."""
-        items = self.items.per_insert(self.envs_per_actor)
-        return self.handles[actor // self.learners % len(self.handles)].edge(roles.Replay.insert, items=items)
-
-    @property
-    def samples(self) -> tuple[Draw, ...]:
-        """The sample edges: every shard contributes an equal part of each batch."""
-        return self.sampled_by(len(self.handles))
-
-    def sampled_by(self, parts: int) -> tuple[Draw, ...]:
-        """The sample edges if a batch is divided into `parts` parts."""
-        items = self.items.per_sample // parts
-        return tuple(handle.edge(roles.Replay.sample, items=items) for handle in self.handles)
-
-    @property
-    def priorities(self) -> tuple[Prioritise, ...]:
-        """The edges for new priorities; empty if the replay samples uniformly."""
-        prioritised = bool(self.items.replay.priority_exponent)
-        return tuple(handle.edge(roles.Replay.prioritise) for handle in self.handles if prioritised)
-
-    @property
-    def edges(self) -> tuple[ReplayEdges, ...]:
-        """The edges for samples and priorities, by shard."""
-        return tuple(ReplayEdges(*each) for each in zip_longest(self.samples, self.priorities))
+# -- the replay -----------------------------------------------------------------------------------
 
 
 def add_replay(
     p: Program, cfg: Experiment, place: Placement | None = None, actors: int | None = None, learners: int = 1
 ) -> ReplayShards:
     """Add the replay, by default in the process `storage`, or its shards, one process each.
+
+    A replay stores what actors insert and samples batches for a learner. Each waits for the other, so that an item is
+    sampled `--replay.samples-per-insert` times.
 
     `actors`: the number of actors that insert into it; all by default. `learners`: how many have a replay of their own,
     of an equal part of the sizes.
@@ -227,17 +136,6 @@ def add_replay(
     return ReplayShards(handles, items, cfg.envs_per_actor, learners)
 
 
-def build_replay(
-    ctx: Context, cfg: Experiment, settings: ReplayConfig, capacity: int, limiter: SamplesPerInsert
-) -> roles.Replay:
-    """A replay of the algorithm's items; it allocates all its memory here. `settings`: those of one shard."""
-    from thespis.experience.replay_parts import build_replay_parts
-    from thespis.runs.spaces import spaces_of
-
-    steps, window, sampler, shape = build_replay_parts(cfg.algorithm, spaces_of(cfg), settings, capacity)
-    return roles.Replay(ctx, steps, window, sampler, limiter, shape, settings.max_times_sampled)
-
-
 def validate_replay(cfg: Experiment, spaces: Spaces) -> None:
     """Refuse a replay with normalised rewards, or with more steps than fit into memory."""
     from thespis.experience.replay_parts import affordable_rows
@@ -257,29 +155,217 @@ def refuse_shards(cfg: Experiment, reason: str) -> None:
         raise ThespisError(f"{reason}: --replay.shards must stay 1")
 
 
-# -- evaluators -----------------------------------------------------------------------------------
+def add_demonstrations(place: Placement, cfg: Any) -> ReplayEdges:
+    """Add a replay that holds all of `--demos` from the start, and samples them for a learner without end."""
+    handle, prioritised = place.add("demonstrations", build_demonstrations, cfg), cfg.algorithm.items.replay
+    prioritise = handle.edge(roles.Demonstrations.prioritise) if prioritised.priority_exponent else None
+    return ReplayEdges(handle.edge(roles.Demonstrations.sample), prioritise)
+
+
+def validate_demonstrations(cfg: Any) -> None:
+    """Refuse demonstrations that cannot be read or whose spaces differ from the environment's."""
+    from thespis.experience.recording import gather
+
+    gather(cfg.demos, cfg.env_config, cfg.demo_episodes, cfg.seed)
+
+
+# -- learners, their group and their shards -------------------------------------------------------
+
+
+def add_group(p: Program, cfg: Any, preempt: float = 1.0) -> list[GroupEdges | None]:
+    """Add the group of several learners, in its own process, so that it outlives each of them.
+
+    It combines the gradients of their batches and returns the same result to all, so that they stay equal. With
+    `--learners-per-node` an aggregator on each node adds up its learners' gradients for the group.
+
+    Returns the edges of each learner to what it calls; they are None for a single learner. `preempt`: see
+    `PreemptionConfig`.
+    """
+    learners: LearnersConfig = cfg.group
+    if learners.learners == 1:
+        return [None]
+    if learners.compression.compresses:
+        p.notes.append(learners.compression.describe())
+    handle: Handle[roles.LearnerGroup] = p.at(colocate="group", cpus=0, restarts=3).add(
+        "group",
+        roles.LearnerGroup,
+        learners=learners.learners,
+        timeout=learners.learner_timeout,
+        averages=cfg.algorithm.averages,
+        preempt_share=preempt,
+        per_node=learners.learners_per_node or 1,
+        compression=learners.compression,
+    )
+    if learners.learners_per_node is None:
+        return [group_edges(handle, roles.LearnerGroup, preempt != 1.0)] * learners.learners
+    above = node_edges(handle, preempt != 1.0)
+    return [edges for node in learners.nodes for edges in [add_aggregator(p, cfg, node, above)] * len(node)]
+
+
+def add_aggregator(p: Program, cfg: Any, node: range, group: NodeEdges) -> GroupEdges:
+    """Add the aggregator of the learners `node`, in its own process on their node; returns the edges of each."""
+    learners: LearnersConfig = cfg.group
+    place = p.at(colocate=learners.node(node.start), cpus=0, restarts=RESTARTS)
+    handle = place.add("aggregator", build_aggregator, cfg, learners, group=group)
+    return group_edges(handle, roles.NodeAggregator, group.preemption is not None)
+
+
+def add_shards(place: Placement, cfg: Any) -> tuple[ShardEdges, ...]:
+    """Add the shards of a learner with `--parallel`; each holds a part of its network, in its own process.
+
+    Returns none for a learner with a whole network. `place`: that of the learner, on whose node they are.
+    """
+    own = replace(place, process=None, cpus=1.0, replicated=False)
+    processes = range(1, cfg.model.processes)
+    return tuple(shard_edges(own.add("shard", build_shard, cfg, process=process)) for process in processes)
+
+
+def validate_parallel(cfg: Any, spaces: Spaces) -> None:
+    """Refuse an algorithm or a network that cannot be divided."""
+    if not cfg.model.divides:
+        return
+    from thespis.networks.cuts import why_whole
+
+    flag = f"--parallel {cfg.model.parallel}"
+    if not cfg.algorithm.SHARDABLE:
+        raise ThespisError(f"{flag}: --algorithm {cfg.algorithm.name} needs its network in one process; leave it off")
+    reason = why_whole(cfg.algorithm.build_network(spaces, seed=0), cfg.model)
+    if reason:
+        raise ThespisError(f"{flag} cannot divide this network: {reason}")
+
+
+def add_queue_learner(
+    place: Placement,
+    cfg: Any,
+    sample: Sample,
+    publish: Publish,
+    unrolls: int,
+    group: GroupEdges | None,
+    every: int = 1,
+    shards: tuple[ShardEdges, ...] = (),
+) -> None:
+    """Add one of `cfg.group.learners` learners. For each update it takes `unrolls` unrolls from its queue.
+
+    It publishes every `every` updates. `group` and `shards`: see `add_group` and `add_shards`.
+    """
+    replace(place, replicated=True).add(
+        "learner",
+        build_queue_learner,
+        cfg,
+        sample=sample,
+        publish=publish,
+        unrolls=unrolls,
+        publish_every=every,
+        group=group,
+        shards=shards,
+    )
+
+
+def add_replay_learner(
+    place: Placement, cfg: Any, replay: ReplayShards, publish: Publish, group: GroupEdges | None, every: int
+) -> None:
+    """Add one of `cfg.group.learners` learners. It samples from the replay and sends it new priorities.
+
+    It publishes every `every` updates. `group`: see `add_group`.
+    """
+    replace(place, replicated=True).add(
+        "learner",
+        build_replay_learner,
+        cfg,
+        samples=replay.samples,
+        prioritise=replay.priorities,
+        publish=publish,
+        publish_every=every,
+        group=group,
+    )
+
+
+# -- actors, inference servers and evaluators -----------------------------------------------------
+
+
+def add_unroll_actor(p: Program, cfg: Experiment, insert: Insert, pull: PullForActing, ahead: bool = False) -> None:
+    """Add an actor that samples actions from its own copy of the policy and inserts each unroll into a queue.
+
+    It pulls weights between unrolls; with `ahead` it does not wait for them, but starts the next unroll.
+    """
+    actors = p.at(restarts=3, counts_as_actor=True)
+    actors.add("actor", build_unroll_actor, cfg, insert=insert, pull=pull, ahead=ahead)
+
+
+def add_inference(place: Placement, cfg: Any, weights: Weights[Next], storage: UnrollStorage) -> Act:
+    """Add an inference server, which chooses the actions of many actors in one batch; returns the edge of an actor.
+
+    It follows the published weights, and assembles and stores the unrolls of its actors.
+    """
+    inference, following = cfg.inference.absolute(), weights.following
+    handle = place.add("inference", build_inference, cfg, inference, following=following, storage=storage)
+    return handle.edge(roles.InferenceServer.act)
+
+
+def validate_inference(inference: InferenceConfig) -> None:
+    """Refuse a gRPC transport if gRPC is not installed or the TLS files are invalid."""
+    import importlib.util
+
+    if inference.transport == "grpc" and importlib.util.find_spec("grpc") is None:
+        raise ThespisError("gRPC is not installed; install it with: pip install 'thespis[grpc]'")
+    tls = tls_of(inference)
+    if tls is not None:
+        tls.check()
+
+
+def add_remote_actor(p: Program, cfg: Any, act: Act) -> None:
+    """Add an actor that only steps environments: it sends observations to an inference server and receives actions."""
+    p.at(restarts=3, counts_as_actor=True).add("actor", build_remote_actor, cfg, cfg.inference.absolute(), act=act)
 
 
 def add_evaluator(p: Program, cfg: Experiment, pull: Pull, colocate: str = "learner") -> None:
-    """Add an evaluator on the learner's node, unless evaluation is disabled. It reserves no CPU: it works in bursts."""
+    """Add an evaluator, unless evaluation is disabled. It plays episodes with the greedy policy from time to time.
+
+    It is on the learner's node and reserves no CPU: it works in bursts.
+    """
     if cfg.eval_episodes:
         p.at(colocate=colocate, cpus=0, restarts=3).add("evaluator", build_evaluator, cfg, pull=pull)
 
 
-def build_evaluator(ctx: Context, cfg: Experiment, pull: Pull) -> roles.Evaluator:
-    """An evaluator with a local policy."""
-    return build_evaluator_with(ctx, cfg, lambda: build_local_policy(ctx, cfg, pull))
+# -- the roles of several learners, each with its own replay, weight store and actors ----------------
 
 
-def build_evaluator_with(
-    ctx: Context, cfg: Experiment, make_policy: Callable[[], roles.LocalPolicy]
-) -> roles.Evaluator:
-    """An evaluator on the policy that `make_policy` builds."""
-    return roles.Evaluator(
-        ctx,
-        make_envs=lambda number: build_environments(ctx, cfg, number),
-        make_policy=make_policy,
-        episodes=cfg.eval_episodes,
-        every=cfg.eval_every,
-        longest=cfg.eval_max_steps,
-    )
+def add_own_replays(p: Program, cfg: Any) -> list[ReplayShards]:
+    """Add the replay of each learner, or its shards."""
+    learners: OwnReplaysConfig = cfg.group
+    process = "storage" if cfg.algorithm.items.replay.shards == 1 else None
+    places = [learners.place(p, process, learner) for learner in learners.indices]
+    actors = [learners.actors_of(learner, cfg.actors) for learner in learners.indices]
+    return [add_replay(p, cfg, place, fed, len(places)) for place, fed in zip(places, actors, strict=True)]
+
+
+def add_own_weights(p: Program, cfg: Any) -> list[Weights[PullForActing]]:
+    """Add the weight store of each learner, in the process of its replay."""
+    learners: OwnReplaysConfig = cfg.group
+    places = [learners.place(p, "storage", learner) for learner in learners.indices]
+    return [add_actor_weights(place, cfg, learners.pulled) for place in places]
+
+
+def add_replay_learners(
+    p: Program, cfg: Any, replays: Sequence[ReplayShards], stores: Sequence[Weights[PullForActing]]
+) -> None:
+    """Add the learners, and their group if there are several."""
+    learners: OwnReplaysConfig = cfg.group
+    groups = zip(replays, stores, add_group(p, cfg), strict=True)
+    for learner, (replay, store, group) in enumerate(groups):
+        place = learners.place(p, None, learner)
+        add_replay_learner(place, cfg, replay, store.publish, group, learners.publish_every)
+
+
+def add_replay_actors(
+    p: Program, cfg: Any, replays: Sequence[ReplayShards], stores: Sequence[Weights[PullForActing]]
+) -> None:
+    """Add all actors. Each acts with its own copy of the policy and the algorithm's exploration.
+
+    It inserts into the replay of one learner and pulls weights from that learner's store.
+    """
+    place, memories = p.at(restarts=3, counts_as_actor=True), sum(len(replay.handles) for replay in replays)
+    for actor in range(cfg.actors):
+        learner = cfg.group.learner_of(actor)
+        insert, pull = replays[learner].insert(actor), stores[learner].pull
+        place.add("actor", build_replay_actor, cfg, insert=insert, pull=pull, replays=memories)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 from thespis import roles
 from thespis.algorithms import chosen
 from thespis.algorithms.es import ES
-from thespis.architectures.builders import build_environments, build_evaluator, build_worker_network
+from thespis.architectures.builders import add_evaluator
+from thespis.architectures.parts.policies import build_environments, build_worker_network
 from thespis.core.bounds import Count, NonNegative
 from thespis.core.config import Experiment
 from thespis.core.errors import ThespisError
@@ -150,7 +151,5 @@ def program(cfg: Config) -> Program:
     workers = p.at(counts_as_actor=True, restarts=3)
     for _ in range(cfg.actors):
         workers.add("worker", build_worker, cfg, order=coordinator.edge(roles.Coordinator.order))
-    if cfg.eval_episodes:
-        with_coordinator = p.at(colocate="coordinator", cpus=0, restarts=3)
-        with_coordinator.add("evaluator", build_evaluator, cfg, pull=coordinator.edge(roles.Coordinator.pull))
+    add_evaluator(p, cfg, coordinator.edge(roles.Coordinator.pull), colocate="coordinator")
     return p

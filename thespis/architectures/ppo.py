@@ -8,14 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from thespis import roles
 from thespis.algorithms import chosen
 from thespis.algorithms.base import Algorithm
 from thespis.algorithms.ppo import PPO
-from thespis.architectures.builders import add_evaluator, build_unroll_actor
-from thespis.architectures.learners import add_group, add_queue_learner
-from thespis.architectures.model_parallel import add_shards, validate_parallel
-from thespis.architectures.pulled_weights import add_actor_weights
+from thespis.architectures import builders
 from thespis.core.bounds import CountOrZero
 from thespis.core.config import Experiment, Rounds
 from thespis.core.errors import ThespisError
@@ -60,28 +56,25 @@ class Config(Experiment):
 
 def validate(cfg: Config, spaces: Spaces) -> None:
     """Refuse a network that cannot be divided."""
-    validate_parallel(cfg, spaces)
+    builders.validate_parallel(cfg, spaces)
 
 
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own actors."""
-    p = Program("ppo")
-    group, inserts, stores = add_group(p, cfg, cfg.group, cfg.preemption.preempt), [], []
+    p, queues, stores = Program("ppo"), [], []
     # Queue, store and learner share a process, so that they fail together. If the queue alone died with an unroll,
     # its actor would wait for a version that the learner cannot compute without this unroll.
-    for learner in cfg.group.indices:
-        with_learner = cfg.group.place(p, "learner", learner)
-        queue = with_learner.add("queue", roles.Queue, capacity=cfg.actors // cfg.group.learners)
-        weights = add_actor_weights(with_learner, cfg)
-        sample = queue.edge(roles.Queue.sample, items=cfg.quorum, of_one_version=True)
-        shards = add_shards(with_learner, cfg)
-        add_queue_learner(with_learner, cfg, sample, weights.publish, cfg.quorum, group[learner], shards=shards)
-        inserts.append(queue.edge(roles.Queue.insert))
+    for learner, group in enumerate(builders.add_group(p, cfg, cfg.preemption.preempt)):
+        with_learner, unrolls = cfg.group.place(p, "learner", learner), cfg.quorum
+        queue = builders.add_queue(with_learner, capacity=cfg.actors // cfg.group.learners)
+        weights = builders.add_actor_weights(with_learner, cfg, cfg.pulled)
+        sample, shards = queue.sample(unrolls, of_one_version=True), builders.add_shards(with_learner, cfg)
+        builders.add_queue_learner(with_learner, cfg, sample, weights.publish, unrolls, group, shards=shards)
+        queues.append(queue)
         stores.append(weights)
-    actors = p.at(restarts=3, counts_as_actor=True)
     for actor in range(cfg.actors):
         learner = cfg.group.learner_of(actor)
         # To pull is to wait for the next version, so an actor collects one unroll per version.
-        actors.add("actor", build_unroll_actor, cfg, insert=inserts[learner], pull=stores[learner].following)
-    add_evaluator(p, cfg, stores[0].pull_exact)
+        builders.add_unroll_actor(p, cfg, queues[learner].insert, stores[learner].following)
+    builders.add_evaluator(p, cfg, stores[0].pull_exact)
     return p

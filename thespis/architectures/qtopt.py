@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from thespis import roles
 from thespis.algorithms import chosen
 from thespis.algorithms.qtopt import QTOpt
-from thespis.architectures.builders import add_replay, validate_replay
-from thespis.architectures.demonstrations import build_demonstrations, validate_demonstrations
-from thespis.architectures.labelling import build_trainer, build_updater, build_waiting_actor
+from thespis.architectures.builders import add_demonstrations, add_replay, validate_demonstrations, validate_replay
+from thespis.architectures.parts.labelling import build_trainer, build_updater, build_waiting_actor
 from thespis.architectures.sharding import Servers, add_sharded_evaluator
 from thespis.core.bounds import Bounds, Count, CountOrZero, Decay, RoleCount, ShardCount
 from thespis.core.config import Experiment
@@ -84,10 +83,7 @@ def program(cfg: Config) -> Program:
     handles = [separate.add("server", server, **rule, decay=cfg.decay, lag=cfg.lag) for _ in range(cfg.shards)]
     servers, lagged = Servers(handles), tuple(each.edge(server.lagged) for each in handles)
     replay, storage = add_replay(p, cfg), p.at(process="storage", colocate="learner", restarts=3)
-    sample_demos = None
-    if cfg.demos:
-        demos = storage.add("demonstrations", build_demonstrations, cfg)
-        sample_demos = demos.edge(roles.Demonstrations.sample)
+    sample_demos = add_demonstrations(storage, cfg).sample if cfg.demos else None
     buffer = storage.add("buffer", roles.TrainBuffer, capacity=cfg.buffer)
     for _ in range(cfg.updaters):
         separate.add(

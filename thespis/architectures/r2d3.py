@@ -14,29 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from thespis import roles
 from thespis.algorithms import chosen
 from thespis.algorithms.base import Algorithm
-from thespis.algorithms.r2d2 import R2D2, Sequences
-from thespis.architectures.builders import add_evaluator, validate_replay
-from thespis.architectures.demonstrations import build_demonstrations, validate_demonstrations
-from thespis.architectures.learners import (
-    add_group,
-    add_own_replays,
-    add_own_weights,
-    add_replay_actors,
-    build_central_learner,
-    build_learner_network,
-)
+from thespis.algorithms.r2d2 import R2D2
+from thespis.architectures import builders
+from thespis.architectures.parts.learners import build_central_learner, build_learner_network
 from thespis.core.bounds import Bounds, Count
-from thespis.core.config import Experiment
-from thespis.core.edges import ReplayEdges
+from thespis.core.config import Experiment, Sequences
 from thespis.core.errors import ThespisError
-from thespis.core.learners_config import ReplayLearnersConfig, WeightsConfig
+from thespis.core.learners_config import OwnReplaysConfig
 from thespis.core.program import Program
 from thespis.core.settings import inline
 from thespis.core.user_code import Spec
 
 if TYPE_CHECKING:
     from thespis.core.context import Context
-    from thespis.core.edges import GroupEdges, Publish
+    from thespis.core.edges import GroupEdges, Publish, ReplayEdges
     from thespis.envs.spaces import Spaces
 
 
@@ -44,15 +35,12 @@ if TYPE_CHECKING:
 class Config(Experiment):
     """R2D3. The defaults are those of R2D2; --demos is required."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("publish_every",)
     PATHS: ClassVar[tuple[str, ...]] = ("demos",)
 
     actors: int = 2
     """Number of actor processes that step environments (paper: 256)."""
     envs_per_actor: int = 4
     """Environments per actor; each has its own epsilon (paper: 1)."""
-    publish_every: Count = 4
-    """Publish weights every N updates."""
     demos: Spec = ""
     """Demonstrations: a directory written by `thespis record`, minari:NAME, or a scripted policy
     (file.py::function)."""
@@ -61,8 +49,7 @@ class Config(Experiment):
     demo_ratio: Annotated[float, Bounds(least=0, below=1)] = 1 / 16
     """Demo ratio: probability that a sequence of a batch is a demonstration (paper: 1/256 was best, with 256 actors).
     It must be below 1, because the actors would otherwise wait forever."""
-    group: ReplayLearnersConfig = inline(ReplayLearnersConfig)
-    pulled: WeightsConfig = inline(WeightsConfig)
+    group: OwnReplaysConfig = inline(OwnReplaysConfig)
     algorithm: Algorithm[Sequences] = chosen(R2D2)
 
     def __post_init__(self) -> None:
@@ -72,13 +59,13 @@ class Config(Experiment):
 
 def validate(cfg: Config, spaces: Spaces) -> None:
     """Refuse a replay that cannot work and missing or unreadable demonstrations."""
-    validate_replay(cfg, spaces)
+    builders.validate_replay(cfg, spaces)
     if not cfg.demos:
         raise ThespisError(
             "r2d3 learns from demonstrations: give --demos with a directory that `thespis record` wrote, "
             "minari:NAME, or a scripted policy as file.py::function"
         )
-    validate_demonstrations(cfg)
+    builders.validate_demonstrations(cfg)
 
 
 def build_learner(
@@ -101,19 +88,18 @@ def build_learner(
         return tuple(part.numpy() for part in network.initial_state(number))
 
     source = MixedSource(ctx, [*shards, demonstrations], items.batch, items.batches_per_draw, initial_state)
-    return build_central_learner(ctx, cfg, source, network, publish, cfg.publish_every, group)
+    return build_central_learner(ctx, cfg, source, network, publish, cfg.group.publish_every, group)
 
 
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; each has its own replay, demonstrations and actors."""
     p = Program("r2d3")
-    replays, stores, groups = add_own_replays(p, cfg), add_own_weights(p, cfg), add_group(p, cfg, cfg.group)
+    replays, stores = builders.add_own_replays(p, cfg), builders.add_own_weights(p, cfg)
+    groups = builders.add_group(p, cfg)
     for learner, (replay, store, group) in enumerate(zip(replays, stores, groups, strict=True)):
-        demos = cfg.group.place(p, "storage", learner).add("demonstrations", build_demonstrations, cfg)
-        prioritise = demos.edge(roles.Demonstrations.prioritise) if replay.priorities else None
-        edges = ReplayEdges(demos.edge(roles.Demonstrations.sample), prioritise)
+        demos = builders.add_demonstrations(cfg.group.place(p, "storage", learner), cfg)
         place, publish = replace(cfg.group.place(p, None, learner), replicated=True), store.publish
-        place.add("learner", build_learner, cfg, replay=replay.edges, demos=edges, publish=publish, group=group)
-    add_replay_actors(p, cfg, replays, stores)
-    add_evaluator(p, cfg, stores[0].pull_exact)
+        place.add("learner", build_learner, cfg, replay=replay.edges, demos=demos, publish=publish, group=group)
+    builders.add_replay_actors(p, cfg, replays, stores)
+    builders.add_evaluator(p, cfg, stores[0].pull_exact)
     return p

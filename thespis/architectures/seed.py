@@ -9,24 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from thespis import roles
 from thespis.algorithms import chosen
 from thespis.algorithms.base import Algorithm
-from thespis.algorithms.r2d2 import Sequences
 from thespis.algorithms.vtrace import VTrace
-from thespis.architectures.builders import add_evaluator, add_replay, add_weights, refuse_shards, validate_replay
-from thespis.architectures.inference import InferenceConfig, UnrollStorage, build_inference, build_remote_actor
-from thespis.architectures.learners import add_group, add_queue_learner, add_replay_learner
-from thespis.architectures.model_parallel import add_shards, validate_parallel
+from thespis.architectures import builders
 from thespis.core.bounds import Count
-from thespis.core.config import Experiment, Rounds, Unrolls
+from thespis.core.config import Experiment, Rounds, Sequences, Unrolls
+from thespis.core.edges import GroupEdges, Publish, UnrollStorage
 from thespis.core.errors import ThespisError
-from thespis.core.learners_config import ParallelConfig, PreemptionConfig, QueueConfig, ReplayLearnersConfig
+from thespis.core.learners_config import (
+    InferenceConfig,
+    ParallelConfig,
+    PreemptionConfig,
+    QueueConfig,
+    ReplayLearnersConfig,
+)
 from thespis.core.program import Placement, Program
 from thespis.core.settings import inline
 
 if TYPE_CHECKING:
-    from thespis.core.edges import GroupEdges, Publish
     from thespis.envs.spaces import Spaces
 
 
@@ -75,41 +76,36 @@ class Config(Experiment):
 def validate(cfg: Config, spaces: Spaces) -> None:
     """Refuse a replay or a transport that cannot work."""
     if cfg.kind == Sequences.KIND:
-        validate_replay(cfg, spaces)
-        refuse_shards(cfg, "seed keeps the replay in the learner's process")
-    cfg.inference.validate()
-    validate_parallel(cfg, spaces)
+        builders.validate_replay(cfg, spaces)
+        builders.refuse_shards(cfg, "seed keeps the replay in the learner's process")
+    builders.validate_inference(cfg.inference)
+    builders.validate_parallel(cfg, spaces)
 
 
 def add_learner(p: Program, cfg: Config, place: Placement, publish: Publish, group: GroupEdges | None) -> UnrollStorage:
     """Add a learner and its queue or replay. Returns where its inference server inserts unrolls."""
     threaded = replace(place, thread=True)
     if cfg.kind == Sequences.KIND:
-        replay = add_replay(p, cfg, place, cfg.actors_per_learner, cfg.group.learners)
-        add_replay_learner(threaded, cfg, replay, publish, group)
+        replay = builders.add_replay(p, cfg, place, cfg.actors_per_learner, cfg.group.learners)
+        builders.add_replay_learner(threaded, cfg, replay, publish, group, cfg.publish_every)
         return UnrollStorage(insert_stream=replay.insert(0))
     rounds, capacity = cfg.kind == Rounds.KIND, cfg.inference.groups * cfg.queue.queue_capacity
-    queue = place.add("queue", roles.Queue, capacity=cfg.unrolls if rounds else capacity)
-    sample = queue.edge(roles.Queue.sample, items=cfg.unrolls)
-    shards = add_shards(place, cfg)
-    add_queue_learner(threaded, cfg, sample, publish, cfg.unrolls, group, cfg.publish_every, shards)
-    return UnrollStorage(insert=queue.edge(roles.Queue.insert), lockstep=rounds)
+    queue = builders.add_queue(place, cfg.unrolls if rounds else capacity)
+    sample, shards = queue.sample(cfg.unrolls), builders.add_shards(place, cfg)
+    builders.add_queue_learner(threaded, cfg, sample, publish, cfg.unrolls, group, cfg.publish_every, shards)
+    return UnrollStorage(insert=queue.insert, lockstep=rounds)
 
 
 def program(cfg: Config) -> Program:
     """Wire the figure above, once for each learner; inference server, storage and learner share one process."""
-    p = Program("seed")
-    cfg = replace(cfg, inference=cfg.inference.absolute())
-    group, acts, pulls = add_group(p, cfg, cfg.group, cfg.preemption.preempt), [], []
-    for learner in cfg.group.indices:
+    p, acts, stores = Program("seed"), [], []
+    for learner, group in enumerate(builders.add_group(p, cfg, cfg.preemption.preempt)):
         central = cfg.group.place(p, "learner", learner)
-        weights = add_weights(central, hold_back=cfg.queue.forced_lag)
-        following, storage = weights.following, add_learner(p, cfg, central, weights.publish, group[learner])
-        inference = central.add("inference", build_inference, cfg, cfg.inference, following=following, storage=storage)
-        acts.append(inference.edge(roles.InferenceServer.act))
-        pulls.append(weights.pull)
-    actors = p.at(restarts=3, counts_as_actor=True)
+        weights = builders.add_weights(central, hold_back=cfg.queue.forced_lag)
+        storage = add_learner(p, cfg, central, weights.publish, group)
+        acts.append(builders.add_inference(central, cfg, weights, storage))
+        stores.append(weights)
     for actor in range(cfg.actors):
-        actors.add("actor", build_remote_actor, cfg, cfg.inference, act=acts[cfg.group.learner_of(actor)])
-    add_evaluator(p, cfg, pulls[0])
+        builders.add_remote_actor(p, cfg, acts[cfg.group.learner_of(actor)])
+    builders.add_evaluator(p, cfg, stores[0].pull_exact)
     return p

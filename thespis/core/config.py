@@ -5,9 +5,8 @@ This module imports neither torch nor an environment, so `--help` answers at onc
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -16,6 +15,7 @@ from thespis.core.bounds import (
     Count,
     CountOrZero,
     Decay,
+    Fraction,
     LayerSize,
     NonNegative,
     Positive,
@@ -122,7 +122,7 @@ class ReplayConfig:
     def shard(self) -> ReplayConfig:
         """The settings of one shard: an equal part of the sizes."""
         number = self.shards
-        return dataclasses.replace(
+        return replace(
             self,
             capacity=self.capacity // number,
             bytes=self.bytes // number,
@@ -207,6 +207,71 @@ class Transitions:
 
 
 @dataclass(frozen=True)
+class Sequences:
+    """Sequences of steps, sampled from a replay buffer, for recurrent networks.
+
+    unroll     |--------|--------|--------|      one sequence starts with each unroll
+    sequence   [burn-in |     trained     ]
+    """
+
+    KIND: ClassVar = "sequences"
+
+    unroll_length: Count = 10
+    """Steps per unroll. An actor sends an unroll, then pulls newer weights; each starts a sequence (paper: 40)."""
+    sequence_length: Count = 20
+    """Trained steps per sequence (paper: 80)."""
+    burn_in: CountOrZero = 10
+    """Burn-in steps before the trained steps refresh the recurrent state; none at an episode's start (paper: 40)."""
+    state: Literal["stored", "zero"] = "stored"
+    """Recurrent state at the start of burn-in: stored (the actor's state), or zero."""
+    eta: Fraction = 0.9
+    """Priority mix (eta): a sequence's priority is eta * max + (1 - eta) * mean of its TD errors (paper: 0.9)."""
+    n_step: Count = 5
+    """Length of n-step returns (paper: 5)."""
+    batch: Count = 32
+    """Batch size in sequences (paper: 64)."""
+    batches_per_draw: Count = 1
+    """Batches per request to the replay buffer."""
+    replay: ReplayConfig = field(
+        default_factory=lambda: ReplayConfig(
+            warm_up=200,
+            samples_per_insert=4.0,
+            priority_exponent=0.9,
+            importance_exponent=0.6,
+            actor_priorities=True,
+        )
+    )
+
+    def __post_init__(self) -> None:
+        if self.unroll_length + self.burn_in > self.sequence_length:
+            raise ThespisError(
+                f"sequences start every {self.unroll_length} steps and burn in {self.burn_in}, so with "
+                f"--sequence-length {self.sequence_length} some steps would never be trained; give it at least "
+                f"{self.unroll_length + self.burn_in}, or lower --unroll-length or --burn-in"
+            )
+
+    @property
+    def per_sample(self) -> int:
+        """Sequences per request to the replay."""
+        return self.batch * self.batches_per_draw
+
+    def per_insert(self, environments: int) -> int:
+        """Upper bound of the sequences that one unroll completes: the open ones, and one per episode end."""
+        waiting = (self.burn_in + self.sequence_length) // self.unroll_length + 2
+        return environments * (self.unroll_length + waiting)
+
+    def check_rows(self, rows: int, environments: int) -> None:
+        """Refuse a replay of `rows` steps if it could overwrite incomplete sequences."""
+        window = self.burn_in + self.sequence_length + 2 * self.unroll_length
+        least = max(2 * environments * window, self.replay.warm_up * self.unroll_length)
+        if rows < least:
+            raise ThespisError(
+                f"a replay of {rows} steps cannot hold the sequences in progress or the warm-up "
+                f"({self.replay.warm_up} sequences); raise --replay.capacity and --replay.bytes to {least} steps"
+            )
+
+
+@dataclass(frozen=True)
 class Experiment:
     """The settings that every architecture has."""
 
@@ -280,14 +345,7 @@ class Experiment:
     init_only: tuple[str, ...] = ()
     """Parts of the network to load from --init-from, by name, e.g. torso core; by default all."""
 
-    FIXED: ClassVar[tuple[str, ...]] = (
-        "seed",
-        "run_dir",
-        "envs_per_actor",
-        "init_from",
-        "init_checkpoint",
-        "init_only",
-    )
+    FIXED: ClassVar = ("seed", "run_dir", "envs_per_actor", "init_from", "init_checkpoint", "init_only")
     """Names of the settings that `thespis resume` cannot change."""
 
     def __post_init__(self) -> None:

@@ -96,6 +96,17 @@ class ReplayEdges(NamedTuple):
     prioritise: Prioritise | None
 
 
+class UnrollStorage(NamedTuple):
+    """Where an inference server inserts unrolls: into a queue (`insert`) or into a replay (`insert_stream`).
+
+    `lockstep`: after each unroll, an actor waits for the next weight version.
+    """
+
+    insert: Insert | None = None
+    insert_stream: InsertStream | None = None
+    lockstep: bool = False
+
+
 class InsertLabelled(Named, Protocol):
     """Insert a batch with targets from a Bellman updater into a train buffer; blocks until it has room."""
 

@@ -1,12 +1,13 @@
-"""The settings of learners: how many there are, how they share their work, and what is compressed between them."""
+"""The settings of learners, and of the roles between them and the actors: weights, queue, inference server."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from thespis.core.bounds import Bounds, Count, CountOrZero, Positive, RoleCount
+from thespis.core.bounds import Bounds, Count, CountOrZero, NonNegative, Positive, RoleCount
 from thespis.core.config import Experiment, Rounds, Unrolls
 from thespis.core.errors import ThespisError
 from thespis.core.number_parsing import parse_int
@@ -224,11 +225,26 @@ class LearnersConfig:
         return f"learners {index // self.learners_per_node}"
 
 
+_OF_REPLAYS = ("learners",)  # a saved replay belongs to one of this many learners
+
+
 @dataclass(frozen=True)
 class ReplayLearnersConfig(LearnersConfig):
     """Several learners, each with its own replay: an equal part of --replay.capacity."""
 
-    FIXED: ClassVar[tuple[str, ...]] = ("learners",)  # a saved replay belongs to one of this many learners
+    FIXED: ClassVar[tuple[str, ...]] = _OF_REPLAYS
+
+
+@dataclass(frozen=True)
+class OwnReplaysConfig(LearnersConfig):
+    """Several learners, each with its own actors, weight store and replay: an equal part of --replay.capacity."""
+
+    FIXED: ClassVar[tuple[str, ...]] = _OF_REPLAYS
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("publish_every",)
+
+    pulled: WeightsConfig = inline(WeightsConfig)
+    publish_every: Count = 4
+    """Publish weights every N updates."""
 
 
 @dataclass(frozen=True)
@@ -276,3 +292,75 @@ class PreemptionConfig:
         if unrolls == 1:
             raise ThespisError("--preempt divides batches, but here a batch is a single unroll; use larger batches")
         cfg.algorithm.check_batch(environments)
+
+
+@dataclass(frozen=True)
+class InferenceConfig:
+    """The inference server and its clients."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = (
+        "inference_batch",
+        "transport",
+        "tls_cert",
+        "tls_key",
+        "tls_ca",
+        "tls_name",
+    )
+    inference_batch: CountOrZero = 0
+    """Inference batch size in environments; 0 uses half of all, so that one half steps while the other waits."""
+    inference_wait: NonNegative = 0.002
+    """Run a partial inference batch after this many seconds."""
+    double_buffer: bool = False
+    """Split each actor's environments in two: one half steps while the other half waits for actions."""
+    transport: Literal["runtime", "grpc"] = "runtime"
+    """Transport of inference requests: runtime (shared memory with --on local, Ray with --on ray), or grpc (direct
+    connections between machines)."""
+    tls_cert: Path | None = None
+    """TLS certificate of the inference server, for grpc between machines: a PEM file that all nodes can read."""
+    tls_key: Path | None = None
+    """Private key of --tls-cert."""
+    tls_ca: Path | None = None
+    """CA certificates that actors trust."""
+    tls_name: str = ""
+    """Host name in --tls-cert; by default the address of the server's node."""
+
+    def check(self, cfg: Experiment, actors: int) -> None:
+        """Refuse settings that do not fit the `actors` that call one inference server."""
+        environments = actors * cfg.envs_per_actor
+        if self.inference_batch > environments:
+            raise ThespisError(
+                f"--inference-batch {self.inference_batch} can never fill with {actors} actors of "
+                f"{cfg.envs_per_actor} environments; give at most {environments}"
+            )
+        if self.double_buffer and cfg.envs_per_actor % 2:
+            raise ThespisError(f"--double-buffer needs an even --envs-per-actor, and it is {cfg.envs_per_actor}")
+        self._check_transport(cfg.on)
+
+    def _check_transport(self, on: str) -> None:
+        files = (self.tls_cert, self.tls_key, self.tls_ca)
+        if self.transport == "grpc" and on == "simulation":
+            raise ThespisError("--transport grpc needs real sockets; leave it off with --on simulation")
+        if (any(files) or self.tls_name) and (self.transport != "grpc" or on != "ray"):
+            raise ThespisError(
+                "--tls-* need --transport grpc and --on ray; on one machine no other user can open the socket"
+            )
+        if (any(files) or self.tls_name) and not all(files):
+            raise ThespisError("give --tls-cert, --tls-key and --tls-ca together")
+
+    def streams(self, on: str) -> bool:
+        """Whether each actor opens its own stream to the inference server."""
+        return self.transport == "grpc" or on == "local"
+
+    def absolute(self) -> InferenceConfig:
+        """Make the TLS paths absolute, because other nodes have another working directory."""
+        files: dict[str, Any] = {"tls_cert": self.tls_cert, "tls_key": self.tls_key, "tls_ca": self.tls_ca}
+        return replace(self, **{name: path.resolve() for name, path in files.items() if path is not None})
+
+    @property
+    def groups(self) -> int:
+        """Number of environment groups that an actor steps in turn."""
+        return 2 if self.double_buffer else 1
+
+    def batch_rows(self, environments: int) -> int:
+        """Size of a full inference batch, given the total number of environments."""
+        return self.inference_batch or max(1, environments // 2)

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import Dict
 
-from thespis.algorithms.r2d2 import Sequences
 from thespis.algorithms.updates.rewards import shape_rewards
-from thespis.core.config import ReplayConfig, RewardConfig
+from thespis.core.config import ReplayConfig, RewardConfig, Sequences
 from thespis.core.errors import ThespisError
 from thespis.core.system.memory import available_memory
 from thespis.core.types import Array, Tree

@@ -24,7 +24,8 @@ from thespis.report.results import Comparison, Entry
 from thespis.report.run_plan import Failure
 from thespis.report.statistics import band, estimate, mean_of
 from thespis.runs.directory import RunDirectory
-from thespis.runs.monitor import WINDOW, Mark
+from thespis.runs.monitor import WINDOW
+from thespis.runs.run_clock import Mark
 from thespis.training.trained_run import TrainedRun
 
 

@@ -27,6 +27,20 @@ from thespis.exchange.mean_gradients import mean_gradients
 
 TICKS = 4
 """Checks per timeout, and heartbeats of a learner per timeout."""
+LEARNER_METHODS = {
+    "heartbeat": Method("gradients", takes="signal"),
+    "join": Method("gradients", gives="state"),
+    "offer": Method("gradients", takes="state"),
+    "combine": Method("gradients", takes="gradients", gives="gradients"),
+    "ready": Method("gradients", takes="signal"),
+    "preempt": Method("gradients", gives="signal"),
+}
+"""The methods that a learner calls, of its group or of the aggregator of its node."""
+_NODE_METHODS = {
+    "combine_node": Method("gradients", takes="gradients", gives="gradients"),
+    "leave": Method("gradients", takes="signal"),
+}
+"""The methods that the aggregator of a node calls besides."""
 _FORM_SECONDS = 10.0
 """How long the first learner of a new run waits for the others."""
 
@@ -77,19 +91,7 @@ class LearnerGroup:
     state; a restart loses it.
     """
 
-    description: ClassVar = RoleDescription(
-        methods={
-            "heartbeat": Method("gradients", takes="signal"),
-            "join": Method("gradients", gives="state"),
-            "offer": Method("gradients", takes="state"),
-            "combine": Method("gradients", takes="gradients", gives="gradients"),
-            "combine_node": Method("gradients", takes="gradients", gives="gradients"),
-            "leave": Method("gradients", takes="signal"),
-            "ready": Method("gradients", takes="signal"),
-            "preempt": Method("gradients", gives="signal"),
-        },
-        forgets=True,
-    )
+    description: ClassVar = RoleDescription(methods=LEARNER_METHODS | _NODE_METHODS, forgets=True)
 
     def __init__(
         self,

@@ -23,11 +23,11 @@ from thespis.core.payloads import (
     RoleState,
 )
 from thespis.core.program import Edge
-from thespis.core.service import Method, RoleDescription
+from thespis.core.service import RoleDescription
 from thespis.core.types import Array
 from thespis.exchange.compression import Compressor, decompress
 from thespis.exchange.mean_gradients import mean_gradients
-from thespis.roles.learner_group import TICKS
+from thespis.roles.learner_group import LEARNER_METHODS, TICKS
 
 
 @dataclass(slots=True, eq=False)
@@ -53,17 +53,7 @@ class NodeAggregator:
     compression is the only state; a restart loses it.
     """
 
-    description: ClassVar = RoleDescription(
-        methods={
-            "heartbeat": Method("gradients", takes="signal"),
-            "join": Method("gradients", gives="state"),
-            "offer": Method("gradients", takes="state"),
-            "combine": Method("gradients", takes="gradients", gives="gradients"),
-            "ready": Method("gradients", takes="signal"),
-            "preempt": Method("gradients", gives="signal"),
-        },
-        forgets=True,
-    )
+    description: ClassVar = RoleDescription(methods=LEARNER_METHODS, forgets=True)
 
     def __init__(
         self,

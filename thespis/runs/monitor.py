@@ -1,7 +1,6 @@
 """Monitor: sums the reports of all roles into rows of metrics and a summary.
 
-It reads no clock; callers pass every time, virtual or real. Inside, time is run time: the seconds during which the run
-was up. A resumed run continues it from its checkpoint.
+It reads no clock; callers pass every time, virtual or real. Inside, time is the run time of `RunClock`.
 """
 
 from __future__ import annotations
@@ -9,24 +8,18 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from thespis.core.context import Report, Stat, Traffic
 from thespis.core.types import Episode
 from thespis.envs.infos import means, metric
 from thespis.runs.interval import Interval, RoleTotal
+from thespis.runs.run_clock import Mark, RunClock
 
 WINDOW = 100
 """Training episodes in the mean return, as in Stable-Baselines3."""
 _HISTORY = 240
 _EVENTS = {"learner_events": "group/", "gradients": "gradients/", "weights": "weights/"}  # in the summary: counters
-
-
-class Mark(NamedTuple):
-    """A moment of the run: its run time, and the environment steps until then."""
-
-    seconds: float
-    env_steps: int
 
 
 @dataclass(frozen=True)
@@ -63,8 +56,6 @@ class Monitor:
         self.lag = Stat()
         self.lags: dict[int, int] = {}
         self.episodes = 0
-        self.first_step: Mark | None = None
-        """The first report of environment steps."""
         self.crossed: Mark | None = None
         """When the threshold was first reached; stays, even if the return falls again."""
         self.eval_reward: float | None = None
@@ -87,32 +78,17 @@ class Monitor:
         self.latest: dict[str, float] = {}
         """The newest value of every metric; a row omits metrics without data in its interval."""
         self._window: deque[Episode] = deque(maxlen=WINDOW)
-        self._first_update: Mark | None = None
-        self._last_update: Mark | None = None
-        self._first_updates = 0
-        self._last_step = 0.0
-        self._resumed: float | None = None
-        self._pause = 0.0
-        self._paused = 0.0
-        self._starting: float | None = None
-        """Run time of the resume, until its first step."""
-        self._start_ups = 0.0
-        self._offset = -started
+        self._clock = RunClock(started)
         self._open = Interval(0.0)
         self._closed: Interval | None = None
 
     def elapsed(self, now: float) -> float:
         """Run time at `now`."""
-        return now + self._offset
+        return self._clock.elapsed(now)
 
     def time_spent(self, now: float) -> float:
         """Seconds since the first step, without the start-ups of resumed runs."""
-        if self.first_step is None:
-            return 0.0
-        return self.elapsed(now) - self.first_step.seconds - self._start_up_seconds(now)
-
-    def _start_up_seconds(self, now: float) -> float:
-        return self._start_ups + (0.0 if self._starting is None else self.elapsed(now) - self._starting)
+        return self._clock.time_spent(now)
 
     @property
     def env_steps(self) -> int:
@@ -165,25 +141,13 @@ class Monitor:
 
     @property
     def learning_seconds(self) -> float | None:
-        """Run time from the first update to the last, without the start-up of a resumed run in between."""
-        first, last = self._first_update, self._last_update
-        if first is None or last is None or last.seconds - first.seconds - self._paused <= 0.0:
-            return None
-        return last.seconds - first.seconds - self._paused
+        """Run time from the first update to the last."""
+        return self._clock.learning_seconds
 
     @property
     def steps_per_second(self) -> float | None:
-        """Environment steps per second of `learning_seconds`, so without start-up and shutdown."""
-        first, last, seconds = self._first_update, self._last_update, self.learning_seconds
-        if first is None or last is None or seconds is None:
-            return None
-        return (last.env_steps - first.env_steps) / seconds
-
-    @property
-    def updates_per_second(self) -> float | None:
-        """Updates per second of `learning_seconds`; the first report of updates only starts that clock."""
-        seconds = self.learning_seconds
-        return None if seconds is None else (self.updates - self._first_updates) / seconds
+        """Environment steps per second of `learning_seconds`."""
+        return self._clock.steps_per_second
 
     @property
     def shown(self) -> Interval:
@@ -214,21 +178,9 @@ class Monitor:
             self.cpu_seconds[report.role] = self.cpu_seconds.get(report.role, 0.0) + report.cpu_seconds
         self.waiting[report.role, report.index] = report.waiting
         self.in_job[report.role, report.index] = report.in_job
-        here = Mark(self.elapsed(now), self.env_steps)
-        if self._first_update is not None:
+        if self._clock.learning:
             self.roles.setdefault(report.role, RoleTotal()).add(report)
-        if self.env_steps:
-            self.first_step = self.first_step or here
-        if report.counters.get("env_steps", 0):
-            self._last_step = here.seconds
-            self._start_ups, self._starting = self._start_up_seconds(now), None
-            if self._resumed is not None:
-                self._pause, self._resumed = here.seconds - self._resumed, None
-        if report.counters.get("updates", 0):
-            if self._first_update is None:
-                self._first_update, self._first_updates = here, self.updates
-            self._last_update = here
-            self._paused, self._pause = self._paused + self._pause, 0.0
+        here = self._clock.add(report.counters, self.env_steps, self.updates, now)
         for episode in report.episodes:
             self._add_episode(episode, here)
 
@@ -269,7 +221,7 @@ class Monitor:
         """
         interval, end = self._open, self.elapsed(now)
         seconds = end - interval.start
-        stepping = self._last_step - interval.start if last else seconds
+        stepping = self._clock.last_step - interval.start if last else seconds
         row: dict[str, float] = {}
         mean = self.return_mean
         if mean is not None:
@@ -311,6 +263,7 @@ class Monitor:
         weights_sha256: str | None,
     ) -> dict[str, Any]:
         """The content of summary.json; null for a value that does not apply."""
+        clock = self._clock
         return {
             **asdict(identity),
             "exit_reason": exit_reason,
@@ -319,9 +272,9 @@ class Monitor:
             "episodes": self.episodes,
             "wall_seconds": self.elapsed(now),
             "startup_seconds": startup_seconds,
-            "first_step_seconds": self.first_step.seconds if self.first_step else None,
+            "first_step_seconds": clock.first_step.seconds if clock.first_step else None,
             "steps_per_second": self.steps_per_second,
-            "updates_per_second": self.updates_per_second,
+            "updates_per_second": clock.updates_per_second(self.updates),
             "learning_seconds": self.learning_seconds,
             "return_mean_100": self.return_mean_100,
             "return_mean": self.return_mean,
@@ -349,7 +302,7 @@ class Monitor:
     def state(self, now: float) -> dict[str, Any]:
         """Everything a resumed run needs to continue counting, as JSON values, without the open interval."""
         return {
-            "elapsed": self.elapsed(now),
+            **self._clock.state(now),
             "threshold": self.threshold,
             "counters": dict(self.counters),
             "restarts": dict(self.restarts),
@@ -362,13 +315,7 @@ class Monitor:
             "window": [list(episode if episode.info else episode[:2]) for episode in self._window],
             "history": list(self.history),
             "eval": [self.eval_reward, self.eval_episodes, self.eval_steps],
-            "first_step": self.first_step and list(self.first_step),
             "crossed": self.crossed and list(self.crossed),
-            "first_update": self._first_update and list(self._first_update),
-            "last_update": self._last_update and list(self._last_update),
-            "first_updates": self._first_updates,
-            "paused": self._paused,
-            "start_ups": self._start_up_seconds(now),
         }
 
     @classmethod
@@ -377,12 +324,10 @@ class Monitor:
     ) -> Monitor:
         """Continue from `state`; run time at `started` is its value when the state was taken.
 
-        A different threshold resets the moment of crossing. `processes`: the run must start processes before its first
-        step, which does not count as learning time.
+        A different threshold resets the moment of crossing. `processes`: see `RunClock.restore`.
         """
         monitor = cls(threshold)
-        # One subtraction, so that a virtual clock continuing at the saved time gives an offset of exactly 0.
-        monitor._offset = state["elapsed"] - started
+        monitor._clock = RunClock.restore(state, started, processes=processes)
         monitor._open = Interval(state["elapsed"])
         monitor.counters.update(state["counters"])
         monitor.restarts.update(state["restarts"])
@@ -396,15 +341,6 @@ class Monitor:
         monitor.history.extend(state["history"])
         monitor.eval_reward, monitor.eval_episodes, *steps = state["eval"]
         monitor.eval_steps = steps[0] if steps else None
-        monitor.first_step = Mark(*state["first_step"]) if state.get("first_step") else None
         same = state["threshold"] == threshold
         monitor.crossed = Mark(*state["crossed"]) if same and state["crossed"] else None
-        monitor._first_update = Mark(*state["first_update"]) if state["first_update"] else None
-        monitor._last_update = Mark(*state["last_update"]) if state["last_update"] else None
-        monitor._first_updates = state.get("first_updates", 0)
-        monitor._paused = state.get("paused", 0.0)
-        monitor._start_ups = state.get("start_ups", 0.0)
-        monitor._starting = state["elapsed"] if processes and monitor.first_step is not None else None
-        monitor._last_step = state["elapsed"]
-        monitor._resumed = state["elapsed"] if processes and monitor._first_update is not None else None
         return monitor

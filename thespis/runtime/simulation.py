@@ -24,14 +24,14 @@ from thespis.core.step_count import StepCount
 from thespis.runs.checkpoints import save_role
 from thespis.runs.stall_detector import who_waits
 from thespis.runtime.cost_model import CostModel
-from thespis.runtime.endpoint import Answered, build, save_collected, snapshot
+from thespis.runtime.endpoint import build, save_collected, snapshot
 from thespis.runtime.env_watchdog import EnvHang, EnvWatchdog
 from thespis.runtime.faults import Fault
 from thespis.runtime.session import Session
 from thespis.runtime.signals import stop_on_signal
+from thespis.runtime.simulated_calls import Key, SimulatedCalls
 from thespis.runtime.simulated_network import SimulatedNetwork
 from thespis.runtime.virtual_time import Cores, Deadlock, RoleIncarnation, SimulatedContext, VirtualLoop
-from thespis.transport.calls import RemoteCall
 
 _FLUSH_SECONDS = 0.05
 _CLOSE_FLUSH_SECONDS = 0.002
@@ -39,10 +39,6 @@ _CLOSE_FLUSH_SECONDS = 0.002
 _FLUSHES_PER_SAVE = 10
 """Flushes between two checkpoints of `--save-every`. A checkpoint is late by the steps of one flush."""
 _RESTART_SECONDS = 0.5
-_RETRY_SECONDS = 1.0
-"""How long a caller waits for a lost reply before it repeats the call."""
-
-Key = tuple[str, int]
 
 
 class Simulation:
@@ -50,12 +46,8 @@ class Simulation:
 
     def __init__(self, program: Program, session: Session, costs: CostModel, faults: list[Fault]) -> None:
         self._program, self._session, self._costs, self._faults = program, session, costs, faults
-        self._processes = {spec.key: spec.process for spec in program.roles}
-        self._retained = program.retained
         self._incarnations: dict[Key, RoleIncarnation] = {}
-        self._up: dict[Key, asyncio.Event] = {}
         self._restarts: dict[str, int] = {}
-        self._last_calls: dict[tuple[Key, Key, str], tuple[RemoteCall, str]] = {}
         self._rng = np.random.default_rng()
         self._flush_every = _CLOSE_FLUSH_SECONDS if session.partial else _FLUSH_SECONDS
         self._next_flush = 0.0
@@ -96,10 +88,10 @@ class Simulation:
         self._steps = StepCount.single_process(left)
         self._session.steps = None if left is None else self._steps
         self._flushed_steps = 0
-        self._last_calls.clear()
-        self._up = {spec.key: asyncio.Event() for spec in self._program.roles}
         faults = [fault for fault in self._faults if fault.at >= start]
-        self._network = SimulatedNetwork(loop, self._costs, self._cores, self._rng, faults)
+        network = SimulatedNetwork(loop, self._costs, self._cores, self._rng, faults)
+        lossy = any(fault.kind == "lose" for fault in self._faults)
+        self._calls = SimulatedCalls(self._program, loop, network, self._incarnations, self._fail_with, lossy)
         try:
             try:
                 self._session.topology({})
@@ -215,12 +207,12 @@ class Simulation:
             ctx.steps = self._steps
             self._watchdog.who = f"{spec}: "
             try:
-                role, endpoint = build(spec, ctx, self._deliver, restore)
+                role, endpoint = build(spec, ctx, self._calls.deliver, restore)
             except (Exception, EnvHang) as error:
                 self._fail_to_build(spec, error)
                 return
             incarnation = self._incarnations[spec.key] = RoleIncarnation(spec, ctx, role, endpoint)
-            self._up[spec.key].set()
+            self._calls.started(spec.key)
             self._use_one_thread()
             if hasattr(role, "run"):
                 incarnation.task = self._loop.create_task(self._work(incarnation))
@@ -272,14 +264,12 @@ class Simulation:
         for spec in self._program.processes[process]:
             self._session.reverted(spec, restore)
         self._build(process, restore)
-        for call, edge in list(self._last_calls.values()):
-            if self._processes[call.service] == process:
-                self._deliver(call, edge, lambda *_: None)
+        self._calls.repeat(process)
 
     def _remove(self, key: Key) -> None:
         incarnation = self._incarnations.pop(key)
         self._session.receive(incarnation.ctx.take_report(), self._loop.time())
-        self._up[key].clear()
+        self._calls.stopped(key)
         lost = (*key, incarnation.ctx.identity.incarnation)
         for other in self._incarnations.values():
             other.endpoint.lost(lost)
@@ -291,52 +281,6 @@ class Simulation:
         incarnation.endpoint.close()
         if incarnation.task is not None and incarnation.task is not asyncio.current_task(self._loop):
             incarnation.task.cancel()
-
-    # -- edges ------------------------------------------------------------------------------------
-
-    def _deliver(self, call: RemoteCall, edge: str, answered: Answered) -> asyncio.Future[Any]:
-        return self._loop.create_task(self._call_until_answered(call, edge, answered))
-
-    async def _call_until_answered(self, call: RemoteCall, edge: str, answered: Answered) -> Any:
-        """Deliver a call until it is answered: repeat it when the service died or the reply was lost."""
-        timeout = _RETRY_SECONDS if any(fault.kind == "lose" for fault in self._faults) else None
-        while True:
-            await self._up[call.service].wait()
-            caller = self._incarnations.get(call.caller[:2])
-            if caller is None or caller.ctx.identity.incarnation != call.caller[2]:
-                # The caller died; no role waits for the reply.
-                raise asyncio.CancelledError
-            attempts = self._incarnations[call.service].attempts
-            attempt = self._loop.create_task(self._attempt(call, edge))
-            attempts[attempt] = call.caller
-            try:
-                await asyncio.wait({attempt}, timeout=timeout)
-            finally:
-                attempts.pop(attempt, None)
-                if not attempt.done():
-                    attempt.cancel()
-            if attempt.done() and not attempt.cancelled():
-                reply, sizes = attempt.result()
-                answered(*sizes)
-                if (call.service, call.method) in self._retained:
-                    self._last_calls[call.caller[:2], call.service, edge] = (call, edge)
-                return reply
-
-    async def _attempt(self, call: RemoteCall, edge: str) -> tuple[Any, tuple[int, int]]:
-        caller, service = self._processes[call.caller[:2]], self._processes[call.service]
-        request_bytes = await self._network.request(call, edge, caller, service)
-        reply = await self._serve(call)
-        reply_bytes = await self._network.reply(reply, edge, caller, service)
-        return reply, (request_bytes, reply_bytes) if caller != service else (0, 0)
-
-    async def _serve(self, call: RemoteCall) -> Any:
-        """Call the service. An error fails the service, not its caller."""
-        incarnation = self._incarnations[call.service]
-        try:
-            return await incarnation.endpoint.answer(call)
-        except Exception as error:
-            self._fail_with(incarnation.spec, error)
-            raise asyncio.CancelledError from None
 
     # -- saving and ending ------------------------------------------------------------------------
 

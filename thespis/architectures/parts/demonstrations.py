@@ -1,4 +1,4 @@
-"""Builder and checks of the demonstrations role."""
+"""How the demonstrations role is built."""
 
 from __future__ import annotations
 
@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any
 from thespis import roles
 
 if TYPE_CHECKING:
-    from thespis.algorithms.r2d2 import Replayed
+    from thespis.architectures.parts.replay import Replayed
     from thespis.core.context import Context
-
-
-def validate_demonstrations(cfg: Any) -> None:
-    """Refuse demonstrations that cannot be read or whose spaces differ from the environment's."""
-    from thespis.experience.recording import gather
-
-    gather(cfg.demos, cfg.env_config, cfg.demo_episodes, cfg.seed)
 
 
 def build_demonstrations(ctx: Context, cfg: Any) -> roles.Demonstrations:

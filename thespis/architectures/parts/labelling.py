@@ -1,4 +1,4 @@
-"""Builders of QT-Opt's roles: actors that wait for the offline phase, Bellman updaters, and trainers."""
+"""How QT-Opt's roles are built: actors that wait for the offline phase, Bellman updaters, and trainers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from thespis import roles
-from thespis.architectures.builders import build_exploring_actor, build_policy_runner, build_worker_network
+from thespis.architectures.parts.actors import build_exploring_actor
+from thespis.architectures.parts.policies import build_policy_runner, build_worker_network
 
 if TYPE_CHECKING:
     from thespis.core.context import Context
