@@ -15,9 +15,12 @@ import numpy as np
 from thespis.core.context import Context
 from thespis.core.errors import ThespisError
 from thespis.core.learners_config import CompressionConfig
-from thespis.core.payloads import CompressedGradient, GradientMessage
+from thespis.core.payloads import CompressedGradient, GatheredGradients, GradientMessage
 from thespis.core.types import Array
 from thespis.exchange.codecs import PowerSGD, build_codec, size_of
+
+_MOST_GATHERED = 3
+"""Contributions up to which replies hold them one by one: a reply then has at most twice the bytes of one."""
 
 
 class Compressor:
@@ -80,15 +83,27 @@ class Compressor:
 
 
 class GroupCompressor:
-    """The encoder of a group of learners, for the mean of their gradients. All receive the same encoding.
+    """The encoder of a group of learners, for its replies to them.
 
-    The group learns the sections of the vector from the first gradient.
+    The replies to few senders hold the contributions of the others, so nothing else is lost. With more senders these
+    would grow, so the mean is encoded again, with an error memory of its own; all receive the same encoding. The group
+    learns the sections of the vector from the first gradient.
     """
 
     def __init__(self, ctx: Context, cfg: CompressionConfig) -> None:
         self._ctx, self._cfg = ctx, cfg
         self._compressor: Compressor | None = None
         self._sections: Array = np.empty((0, 2), np.int32)
+
+    def gather(self, parts: Sequence[GradientMessage | None], weights: list[float]) -> GatheredGradients | None:
+        """The reply that holds all contributions, for few of them; None for many."""
+        given = [part for part in parts if isinstance(part, CompressedGradient)]
+        if len(given) < len(parts) or len(given) > _MOST_GATHERED:
+            return None
+        gathered = GatheredGradients([*given], weights)
+        self._ctx.count("gradients/raw_bytes", 4 * given[0].size)
+        self._ctx.count("gradients/wire_bytes", sum(part.nbytes for part in given[1:]))  # a reply lacks one of them
+        return gathered
 
     def encode(self, mean: Array, like: GradientMessage | None) -> CompressedGradient:
         """Encode a mean of gradients. `like`: one of them."""
