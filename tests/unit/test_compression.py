@@ -111,12 +111,14 @@ def test_a_gradient_that_is_not_delivered_changes_nothing() -> None:
     np.testing.assert_array_equal(sent(made, gradient(2)), sent(other, gradient(2)))
 
 
-def test_a_restarted_sender_begins_with_nothing_and_this_is_counted() -> None:
-    before = compressor("topk")
+@pytest.mark.parametrize(("method", "kept"), [("sign", {}), ("topk", {"number": 1})])
+def test_a_restarted_sender_has_no_memory_and_this_is_counted(method: str, kept: dict[str, int]) -> None:
+    """Only the progress of the warm-up is kept."""
+    before = compressor(method)
     sent(before, gradient(0))
-    after = compressor("topk", restarts=1)
+    after = compressor(method, restarts=1)
     after.restore(before.state())
-    assert after.state() == {}
+    assert after.state() == kept
     assert after._ctx.counters() == {"gradients/lost_memories": 1}  # type: ignore[attr-defined]
 
 
@@ -126,7 +128,7 @@ def test_a_restarted_sender_is_counted_once() -> None:
     assert made._ctx.counters() == {"gradients/lost_memories": 1}  # type: ignore[attr-defined]
     sent(made, gradient(0))
     made.forget()
-    assert made.state() == {}
+    assert "memory" not in made.state()
     assert made._ctx.counters()["gradients/lost_memories"] == 2  # type: ignore[attr-defined]
 
 
@@ -141,8 +143,17 @@ def test_another_method_keeps_the_memory_and_drops_factors_of_another_rank() -> 
     assert without.state() == {}
 
 
+@pytest.mark.parametrize("share", [0.01, 0.4])
+def test_topk_sends_less_and_less_during_the_warm_up(share: float) -> None:
+    made = compressor("topk", gradients_share=share, gradients_warm_up=10)
+    numbers = [np.count_nonzero(sent(made, gradient(update))) for update in range(12)]
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[0] == max(50, 200 * share) and numbers[5] == max(10, 200 * share)  # 0.25, and sqrt(0.25 * 0.01)
+    assert numbers[9] >= numbers[10] == numbers[11] == 200 * share
+
+
 def test_bytes_are_counted_before_and_after() -> None:
-    made = compressor("topk")
+    made = compressor("topk", gradients_warm_up=0)
     message = made.encode(gradient(0))
     assert message.size == 200 and message.nbytes == 8 + 2 * 8
     counted = made._ctx.counters()  # type: ignore[attr-defined]
@@ -378,6 +389,7 @@ def test_compressed_messages_describe_themselves() -> None:
     [
         ({"gradients_share": 0.1}, "give --gradients topk"),
         ({"gradients": "sign", "gradients_rank": 3}, "give --gradients powersgd"),
+        ({"gradients": "sign", "gradients_warm_up": 3}, "give --gradients topk"),
         ({"gradients_feedback": False}, "leave off --gradients-feedback"),
     ],
 )

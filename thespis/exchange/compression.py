@@ -17,7 +17,7 @@ from thespis.core.errors import ThespisError
 from thespis.core.learners_config import CompressionConfig
 from thespis.core.payloads import CompressedGradient, GatheredGradients, GradientMessage
 from thespis.core.types import Array
-from thespis.exchange.codecs import PowerSGD, build_codec, size_of
+from thespis.exchange.codecs import Codec, PowerSGD, TopK, build_codec, size_of
 
 _MOST_GATHERED = 3
 """Contributions up to which replies hold them one by one: a reply then has at most twice the bytes of one."""
@@ -31,9 +31,7 @@ class Compressor:
 
     def __init__(self, ctx: Context, cfg: CompressionConfig, sections: Array) -> None:
         self._ctx, self._cfg, self._sections = ctx, cfg, sections
-        self._codec = build_codec(
-            cfg.gradients, share=cfg.gradients_share, rank=cfg.gradients_rank, seed=ctx.identity.run_seed
-        )
+        self._number = 0  # of gradients encoded, which sets the share of top-k
         self._memory: Array | None = None
         self._previous: Array | None = None
         self._pending: tuple[Array | None, Array] | None = None
@@ -43,8 +41,9 @@ class Compressor:
     def encode(self, gradient: Array) -> CompressedGradient:
         """Encode a finite gradient and what was lost before, and count the bytes."""
         corrected = gradient if self._memory is None else gradient + self._memory
-        arrays = self._codec.encode(corrected, self._sections, self._previous)
-        rest = corrected - self._codec.decode(arrays, self._sections) if self._cfg.gradients_feedback else None
+        codec = self._codec()
+        arrays = codec.encode(corrected, self._sections, self._previous)
+        rest = corrected - codec.decode(arrays, self._sections) if self._cfg.gradients_feedback else None
         self._pending = rest, arrays[0]
         sent = CompressedGradient(self._cfg.gradients, self._cfg.gradients_rank, self._sections, arrays)
         self._ctx.count("gradients/raw_bytes", gradient.nbytes)
@@ -56,23 +55,28 @@ class Compressor:
         assert self._pending is not None
         self._memory, self._previous = self._pending
         self._pending = None
+        self._number += 1
 
     def state(self) -> dict[str, Array]:
-        """Return the error memory, and the factors from which PowerSGD continues."""
+        """Return the error memory, the progress of top-k's warm-up, and the factors from which PowerSGD continues."""
         saved = {} if self._memory is None else {"memory": self._memory}
-        if isinstance(self._codec, PowerSGD) and self._previous is not None:
+        codec = self._codec()
+        if isinstance(codec, TopK) and self._number:
+            saved["number"] = np.array(self._number)
+        if isinstance(codec, PowerSGD) and self._previous is not None:
             saved["factors"] = self._previous
         return saved
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Load what `state` returned, as far as it fits the settings; nothing after a restart."""
+        """Load what `state` returned, as far as it fits the settings; no memory after a restart."""
+        self._number = int(arrays.get("number", 0))
         if self._ctx.identity.restarts:
             return
-        memory, factors = arrays.get("memory"), arrays.get("factors")
+        memory, factors, codec = arrays.get("memory"), arrays.get("factors"), self._codec()
         if memory is not None and len(memory) == size_of(self._sections) and self._cfg.gradients_feedback:
             self._memory = memory
-        if isinstance(self._codec, PowerSGD) and factors is not None:
-            self._previous = factors if len(factors) == self._codec.length(self._sections) else None
+        if isinstance(codec, PowerSGD) and factors is not None:
+            self._previous = factors if len(factors) == codec.length(self._sections) else None
 
     def forget(self) -> None:
         """Empty the error memory, because the parameters are now those of another learner."""
@@ -80,6 +84,10 @@ class Compressor:
         if self._cfg.gradients_feedback and not counted_before:
             self._ctx.count("gradients/lost_memories")
         self._memory = self._previous = self._pending = None
+
+    def _codec(self) -> Codec:
+        cfg, share = self._cfg, self._cfg.share_after(self._number)
+        return build_codec(cfg.gradients, share=share, rank=cfg.gradients_rank, seed=self._ctx.identity.run_seed)
 
 
 class GroupCompressor:
