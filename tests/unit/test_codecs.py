@@ -49,12 +49,25 @@ def test_int8_rounds_to_one_of_255_values_per_section(vector: Array) -> None:
 
 @given(vectors)
 def test_sign_keeps_one_bit_and_the_mean_magnitude(vector: Array) -> None:
+    """Sections with few rows and columns have one scale, rounded to 8 bits."""
     sent, found = coded("sign", vector)
-    assert sent[0].nbytes == math.ceil(SIZE / 8)
+    assert sent[0].nbytes == math.ceil(SIZE / 8) and sent[1].nbytes == 2 * len(SECTIONS)
     for part, back in zip(parts(vector), parts(found), strict=True):
         scale = np.float32(np.mean([abs(number) for number in part], dtype=np.float64))
-        for number, each in zip(part, back, strict=True):
-            assert each == pytest.approx(scale if number >= 0 else -scale, rel=1e-5)
+        np.testing.assert_allclose(back, np.where(part >= 0, scale, -scale), rtol=2**-8, atol=1e-37)
+
+
+@pytest.mark.parametrize(("rows", "columns", "scales"), [(40, 50, 90), (40, 3, 4), (3, 50, 3), (31, 31, 1), (1, 90, 1)])
+def test_sign_scales_rows_and_columns_that_are_long(rows: int, columns: int, scales: int) -> None:
+    """Magnitudes of rank one lose nothing but the rounding of the scales."""
+    rng, sections = np.random.default_rng(0), np.array([[rows, columns]], np.int32)
+    by_row = rng.uniform(0.1, 10, rows if columns >= 32 else 1)[:, None]
+    by_column = rng.uniform(0.1, 10, columns if rows >= 32 else 1)
+    vector = (np.broadcast_to(by_row * by_column, (rows, columns)) * rng.choice([-1, 1], (rows, columns))).reshape(-1)
+    codec = build_codec("sign", share=0.1, rank=2, seed=0)
+    sent = codec.encode(vector.astype(np.float32), sections, None)
+    assert [array.nbytes for array in sent] == [math.ceil(rows * columns / 8), 2 * scales]
+    np.testing.assert_allclose(codec.decode(sent, sections), vector, rtol=2**-7)
 
 
 @given(vectors, st.sampled_from([0.001, 0.1, 0.5]))

@@ -111,12 +111,14 @@ def test_a_gradient_that_is_not_delivered_changes_nothing() -> None:
     np.testing.assert_array_equal(sent(made, gradient(2)), sent(other, gradient(2)))
 
 
-def test_a_restarted_sender_begins_with_nothing_and_this_is_counted() -> None:
-    before = compressor("topk")
+@pytest.mark.parametrize(("method", "kept"), [("sign", {}), ("topk", {"number": 1})])
+def test_a_restarted_sender_has_no_memory_and_this_is_counted(method: str, kept: dict[str, int]) -> None:
+    """Only the progress of the warm-up is kept."""
+    before = compressor(method)
     sent(before, gradient(0))
-    after = compressor("topk", restarts=1)
+    after = compressor(method, restarts=1)
     after.restore(before.state())
-    assert after.state() == {}
+    assert after.state() == kept
     assert after._ctx.counters() == {"gradients/lost_memories": 1}  # type: ignore[attr-defined]
 
 
@@ -126,7 +128,7 @@ def test_a_restarted_sender_is_counted_once() -> None:
     assert made._ctx.counters() == {"gradients/lost_memories": 1}  # type: ignore[attr-defined]
     sent(made, gradient(0))
     made.forget()
-    assert made.state() == {}
+    assert "memory" not in made.state()
     assert made._ctx.counters()["gradients/lost_memories"] == 2  # type: ignore[attr-defined]
 
 
@@ -141,8 +143,17 @@ def test_another_method_keeps_the_memory_and_drops_factors_of_another_rank() -> 
     assert without.state() == {}
 
 
+@pytest.mark.parametrize("share", [0.01, 0.4])
+def test_topk_sends_less_and_less_during_the_warm_up(share: float) -> None:
+    made = compressor("topk", gradients_share=share, gradients_warm_up=10)
+    numbers = [np.count_nonzero(sent(made, gradient(update))) for update in range(12)]
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[0] == max(50, 200 * share) and numbers[5] == max(10, 200 * share)  # 0.25, and sqrt(0.25 * 0.01)
+    assert numbers[9] >= numbers[10] == numbers[11] == 200 * share
+
+
 def test_bytes_are_counted_before_and_after() -> None:
-    made = compressor("topk")
+    made = compressor("topk", gradients_warm_up=0)
     message = made.encode(gradient(0))
     assert message.size == 200 and message.nbytes == 8 + 2 * 8
     counted = made._ctx.counters()  # type: ignore[attr-defined]
@@ -236,12 +247,12 @@ class Equal:
 
 
 class Group:
-    """Two learners and their group."""
+    """Learners and their group."""
 
-    def __init__(self, method: str, restarts: int = 0) -> None:
+    def __init__(self, method: str, learners: int = 2, restarts: int = 0) -> None:
         self.ctx = FakeContext(Identity("group", 0, run_seed=0, restarts=restarts))
-        self.group = LearnerGroup(self.ctx, learners=2, timeout=4.0, averages=True, compression=settings(method))
-        self.networks = [network(), network()]
+        self.group = LearnerGroup(self.ctx, learners=learners, timeout=4.0, averages=True, compression=settings(method))
+        self.networks = [network() for _ in range(learners)]
         methods = (self.group.heartbeat, self.group.join, self.group.offer, self.group.combine)
         edges = GroupEdges(*map(YieldingEdge, methods))
         self.learners = []
@@ -267,19 +278,42 @@ class Group:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_learners_stay_equal_and_move_by_all_gradients(method: str) -> None:
+@pytest.mark.parametrize("learners", [2, 4])
+def test_learners_stay_equal_and_move_by_all_gradients(learners: int, method: str) -> None:
+    """Two learners receive what the other has sent; four receive a new encoding of the mean."""
+
     async def scene() -> None:
-        made = Group(method)
+        made, total = Group(method, learners), np.zeros(243)
         await made.begin()
-        start, total = made.flat(0), np.zeros(243)
+        start = made.flat(0)
         for update in range(20):
-            given = [[0.01 * each for each in gradients(made.networks[0], 2 * update + index)] for index in range(2)]
-            total += sum(torch.cat([each.reshape(-1) for each in mine]).numpy() for mine in given) / 2
-            assert await made.apply(*given) == [True, True]
-            np.testing.assert_array_equal(made.flat(0), made.flat(1))
-        held = sum(each.state()["compression/memory"] for each in made.learners) / 2
-        held += made.group.state()[0]["memory"]
+            seeds = range(learners * update, learners * (update + 1))
+            given = [[0.01 * each for each in gradients(made.networks[0], seed)] for seed in seeds]
+            total += sum(torch.cat([each.reshape(-1) for each in mine]).numpy() for mine in given) / learners
+            assert await made.apply(*given) == [True] * learners
+            for other in range(1, learners):
+                np.testing.assert_array_equal(made.flat(0), made.flat(other))
+        held = sum(each.state()["compression/memory"] for each in made.learners) / learners
+        saved = made.group.state()[0]
+        assert ("memory" in saved) == (learners == 4)
+        held += saved.get("memory", 0.0)
         np.testing.assert_allclose(start - made.flat(0), 0.1 * (total - held), atol=1e-5)
+
+    play(scene())
+
+
+@pytest.mark.parametrize(("learners", "encodings"), [(2, 2 + 1), (3, 3 + 2), (4, 4 + 1)])
+def test_the_reply_of_a_group_is_counted_once(learners: int, encodings: int) -> None:
+    """A reply to one of three learners consists of two encodings, so it has twice the bytes."""
+
+    async def scene() -> None:
+        made = Group("sign", learners)
+        await made.begin()
+        await made.apply(*(gradients(made.networks[0], seed) for seed in range(learners)))
+        counted = [made.ctx.counters(), *(each._ctx.counters() for each in made.learners)]  # type: ignore[attr-defined]
+        one = counted[1]
+        for name, number in ("raw_bytes", learners + 1), ("wire_bytes", encodings):
+            assert sum(each[f"gradients/{name}"] for each in counted) == number * one[f"gradients/{name}"]
 
     play(scene())
 
@@ -319,18 +353,18 @@ def test_the_state_of_another_learner_brings_no_memory() -> None:
 
 def test_a_group_keeps_its_memory_in_a_checkpoint_and_loses_it_in_a_restart() -> None:
     async def scene() -> None:
-        made = Group("topk")
+        made = Group("topk", 4)
         await made.begin()
-        await made.apply(*(gradients(made.networks[0], seed) for seed in (0, 1)))
+        await made.apply(*(gradients(made.networks[0], seed) for seed in range(4)))
         arrays, values = made.group.state()
-        again = Group("topk")
+        again = Group("topk", 4)
         again.group.restore(arrays, values)
         for name, array in again.group.state()[0].items():
             np.testing.assert_array_equal(array, arrays[name])
         assert LearnerGroup.description.forgets, "a restarted group is not restored"
-        restarted = Group("topk", restarts=1)
+        restarted = Group("topk", 4, restarts=1)
         await restarted.begin()
-        await restarted.apply(*(gradients(made.networks[0], seed) for seed in (0, 1)))
+        await restarted.apply(*(gradients(made.networks[0], seed) for seed in range(4)))
         assert restarted.ctx.counters()["gradients/lost_memories"] == 1
 
     play(scene())
@@ -355,6 +389,7 @@ def test_compressed_messages_describe_themselves() -> None:
     [
         ({"gradients_share": 0.1}, "give --gradients topk"),
         ({"gradients": "sign", "gradients_rank": 3}, "give --gradients powersgd"),
+        ({"gradients": "sign", "gradients_warm_up": 3}, "give --gradients topk"),
         ({"gradients_feedback": False}, "leave off --gradients-feedback"),
     ],
 )

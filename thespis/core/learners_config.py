@@ -19,20 +19,30 @@ if TYPE_CHECKING:
 RESTARTS = 100
 """Restarts of each of several learners, and of each aggregator. Many are harmless: the others continue meanwhile."""
 _MOST_PROCESSES = 64
-_SHARE, _RANK = 0.01, 2
+_SHARE, _WARM_UP, _RANK = 0.01, 50, 2
+_FIRST_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class CompressionConfig:
     """Compression of the gradients that learners send."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("gradients", "gradients_share", "gradients_rank", "gradients_feedback")
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = (
+        "gradients",
+        "gradients_share",
+        "gradients_warm_up",
+        "gradients_rank",
+        "gradients_feedback",
+    )
 
     gradients: Literal["float32", "float16", "bfloat16", "int8", "topk", "sign", "powersgd"] = "float32"
     """Encoding of gradients in messages: float32 (exact), float16 or bfloat16 (half the bytes), int8 (a quarter), topk
     (only the largest --gradients-share), sign (one bit per number), or powersgd (low-rank factors of each matrix)."""
     gradients_share: Annotated[float, Bounds(above=0, most=0.5)] = _SHARE
     """Share of the numbers of a gradient that topk sends: those of the largest magnitude."""
+    gradients_warm_up: CountOrZero = _WARM_UP
+    """Gradients over which the share of topk falls from 0.25 to --gradients-share (Lin et al., 2018); 0 disables this
+    warm-up."""
     gradients_rank: Count = _RANK
     """Rank of the factors of powersgd (Vogels et al., 2019)."""
     gradients_feedback: bool = True
@@ -41,6 +51,8 @@ class CompressionConfig:
     def __post_init__(self) -> None:
         if self.gradients != "topk" and self.gradients_share != _SHARE:
             raise ThespisError("--gradients-share is the share that topk sends; give --gradients topk, or leave it off")
+        if self.gradients != "topk" and self.gradients_warm_up != _WARM_UP:
+            raise ThespisError("--gradients-warm-up is for the share of topk; give --gradients topk, or leave it off")
         if self.gradients != "powersgd" and self.gradients_rank != _RANK:
             raise ThespisError("--gradients-rank is the rank of powersgd; give --gradients powersgd, or leave it off")
         if not self.compresses and not self.gradients_feedback:
@@ -52,6 +64,12 @@ class CompressionConfig:
     def compresses(self) -> bool:
         """Whether gradients have another encoding than float32."""
         return self.gradients != "float32"
+
+    def share_after(self, number: int) -> float:
+        """The share that topk sends after `number` gradients. It falls exponentially during the warm-up."""
+        first = max(_FIRST_SHARE, self.gradients_share)
+        done = min(1.0, number / self.gradients_warm_up) if self.gradients_warm_up else 1.0
+        return float(first * (self.gradients_share / first) ** done)
 
     def describe(self) -> str:
         """One phrase for the log of a run."""

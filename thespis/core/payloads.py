@@ -67,6 +67,20 @@ GradientMessage = Array | CompressedGradient
 """A gradient vector: float32, or compressed."""
 
 
+class GatheredGradients(NamedTuple):
+    """The compressed contributions to a round one by one, instead of their sum, which would have to be encoded again.
+
+    `parts`: in a fixed order; the receiver's own is None, because it has it. `weights`: the factor of each in the sum.
+    """
+
+    parts: list[CompressedGradient | None]
+    weights: list[float]
+
+    def without(self, number: int) -> GatheredGradients:
+        """The same for the sender of part `number`."""
+        return self._replace(parts=[None if at == number else part for at, part in enumerate(self.parts)])
+
+
 class WeightLayout(NamedTuple):
     """The weights that acting reads, in the order of a compressed message.
 
@@ -156,15 +170,16 @@ class NodeContribution(NamedTuple):
 
 
 class Combined(NamedTuple):
-    """The result of a round, the same for all learners except for its last two fields.
+    """The result of a round. All learners derive the same mean gradients from it, and the same statistics.
 
-    `gradients`: their mean over all rows; None if a learner had none to apply. `statistics`: of each learner, in the
-    order of their indices. `learners`: how many took part. `steps`: the sum. `fraction`: the largest.
+    `gradients`: their mean over all rows, or the contributions of the others; None if a learner had none to apply.
+    `statistics`: of each learner, in the order of their indices. `learners`: how many took part. `steps`: the sum.
+    `fraction`: the largest.
     `leads`: whether this learner acts for the group, e.g. counts its updates. `newcomers`: whether this learner must
     offer its state when the update is complete.
     """
 
-    gradients: GradientMessage | None
+    gradients: GradientMessage | GatheredGradients | None
     statistics: list[Array]
     learners: int
     steps: int

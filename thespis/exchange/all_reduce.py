@@ -24,7 +24,8 @@ from thespis.core.learners_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.payloads import Combined, Contribution, GradientMessage, Member, RoleState
 from thespis.core.types import Array
 from thespis.exchange.codecs import cut_sections
-from thespis.exchange.compression import Compressor, decompress, refuse_rank
+from thespis.exchange.compression import Compressor, refuse_rank
+from thespis.exchange.mean_gradients import read_combined
 from thespis.exchange.protocol import LeftGroup, Replica
 from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 
@@ -89,10 +90,10 @@ class AllReduce:
         """Apply the mean gradients of all learners; return False if one of them has none, or if they are not finite."""
         message = None if gradients is None else await self._encode(await self._optimizer.whole(gradients))
         combined = (await self._combine(gradients=message, rows=rows)).gradients
-        if combined is None:
+        if combined is None or message is None:
             return False
         # A copy, because the optimiser clips in place and other learners read the same memory.
-        np.copyto(self._mean.numpy(), decompress(combined))
+        read_combined(combined, message, into=self._mean.numpy())
         applied = await self._optimizer.apply_whole(_split(self._mean, self._optimizer.shapes))
         if applied and self._compressor is not None:
             self._compressor.commit()

@@ -15,9 +15,12 @@ import numpy as np
 from thespis.core.context import Context
 from thespis.core.errors import ThespisError
 from thespis.core.learners_config import CompressionConfig
-from thespis.core.payloads import CompressedGradient, GradientMessage
+from thespis.core.payloads import CompressedGradient, GatheredGradients, GradientMessage
 from thespis.core.types import Array
-from thespis.exchange.codecs import PowerSGD, build_codec, size_of
+from thespis.exchange.codecs import Codec, PowerSGD, TopK, build_codec, size_of
+
+_MOST_GATHERED = 3
+"""Contributions up to which replies hold them one by one: a reply then has at most twice the bytes of one."""
 
 
 class Compressor:
@@ -28,9 +31,7 @@ class Compressor:
 
     def __init__(self, ctx: Context, cfg: CompressionConfig, sections: Array) -> None:
         self._ctx, self._cfg, self._sections = ctx, cfg, sections
-        self._codec = build_codec(
-            cfg.gradients, share=cfg.gradients_share, rank=cfg.gradients_rank, seed=ctx.identity.run_seed
-        )
+        self._number = 0  # of gradients encoded, which sets the share of top-k
         self._memory: Array | None = None
         self._previous: Array | None = None
         self._pending: tuple[Array | None, Array] | None = None
@@ -40,8 +41,9 @@ class Compressor:
     def encode(self, gradient: Array) -> CompressedGradient:
         """Encode a finite gradient and what was lost before, and count the bytes."""
         corrected = gradient if self._memory is None else gradient + self._memory
-        arrays = self._codec.encode(corrected, self._sections, self._previous)
-        rest = corrected - self._codec.decode(arrays, self._sections) if self._cfg.gradients_feedback else None
+        codec = self._codec()
+        arrays = codec.encode(corrected, self._sections, self._previous)
+        rest = corrected - codec.decode(arrays, self._sections) if self._cfg.gradients_feedback else None
         self._pending = rest, arrays[0]
         sent = CompressedGradient(self._cfg.gradients, self._cfg.gradients_rank, self._sections, arrays)
         self._ctx.count("gradients/raw_bytes", gradient.nbytes)
@@ -53,23 +55,28 @@ class Compressor:
         assert self._pending is not None
         self._memory, self._previous = self._pending
         self._pending = None
+        self._number += 1
 
     def state(self) -> dict[str, Array]:
-        """Return the error memory, and the factors from which PowerSGD continues."""
+        """Return the error memory, the progress of top-k's warm-up, and the factors from which PowerSGD continues."""
         saved = {} if self._memory is None else {"memory": self._memory}
-        if isinstance(self._codec, PowerSGD) and self._previous is not None:
+        codec = self._codec()
+        if isinstance(codec, TopK) and self._number:
+            saved["number"] = np.array(self._number)
+        if isinstance(codec, PowerSGD) and self._previous is not None:
             saved["factors"] = self._previous
         return saved
 
     def restore(self, arrays: dict[str, Array]) -> None:
-        """Load what `state` returned, as far as it fits the settings; nothing after a restart."""
+        """Load what `state` returned, as far as it fits the settings; no memory after a restart."""
+        self._number = int(arrays.get("number", 0))
         if self._ctx.identity.restarts:
             return
-        memory, factors = arrays.get("memory"), arrays.get("factors")
+        memory, factors, codec = arrays.get("memory"), arrays.get("factors"), self._codec()
         if memory is not None and len(memory) == size_of(self._sections) and self._cfg.gradients_feedback:
             self._memory = memory
-        if isinstance(self._codec, PowerSGD) and factors is not None:
-            self._previous = factors if len(factors) == self._codec.length(self._sections) else None
+        if isinstance(codec, PowerSGD) and factors is not None:
+            self._previous = factors if len(factors) == codec.length(self._sections) else None
 
     def forget(self) -> None:
         """Empty the error memory, because the parameters are now those of another learner."""
@@ -78,17 +85,33 @@ class Compressor:
             self._ctx.count("gradients/lost_memories")
         self._memory = self._previous = self._pending = None
 
+    def _codec(self) -> Codec:
+        cfg, share = self._cfg, self._cfg.share_after(self._number)
+        return build_codec(cfg.gradients, share=share, rank=cfg.gradients_rank, seed=self._ctx.identity.run_seed)
+
 
 class GroupCompressor:
-    """The encoder of a group of learners, for the mean of their gradients. All receive the same encoding.
+    """The encoder of a group of learners, for its replies to them.
 
-    The group learns the sections of the vector from the first gradient.
+    The replies to few senders hold the contributions of the others, so nothing else is lost. With more senders these
+    would grow, so the mean is encoded again, with an error memory of its own; all receive the same encoding. The group
+    learns the sections of the vector from the first gradient.
     """
 
     def __init__(self, ctx: Context, cfg: CompressionConfig) -> None:
         self._ctx, self._cfg = ctx, cfg
         self._compressor: Compressor | None = None
         self._sections: Array = np.empty((0, 2), np.int32)
+
+    def gather(self, parts: Sequence[GradientMessage | None], weights: list[float]) -> GatheredGradients | None:
+        """The reply that holds all contributions, for few of them; None for many."""
+        given = [part for part in parts if isinstance(part, CompressedGradient)]
+        if len(given) < len(parts) or len(given) > _MOST_GATHERED:
+            return None
+        gathered = GatheredGradients([*given], weights)
+        self._ctx.count("gradients/raw_bytes", 4 * given[0].size)
+        self._ctx.count("gradients/wire_bytes", sum(part.nbytes for part in given[1:]))  # a reply lacks one of them
+        return gathered
 
     def encode(self, mean: Array, like: GradientMessage | None) -> CompressedGradient:
         """Encode a mean of gradients. `like`: one of them."""

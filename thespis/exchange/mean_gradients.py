@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from thespis.core.context import Context
-from thespis.core.payloads import Contribution
+from thespis.core.payloads import Contribution, GatheredGradients, GradientMessage
 from thespis.core.types import Array
 from thespis.exchange.compression import decompress
 
@@ -23,9 +23,22 @@ def mean_gradients(ctx: Context, parts: Sequence[Contribution], averages: bool) 
     given = [decompress(part.gradients) for part in parts if part.gradients is not None]
     if len(given) < len(parts):
         return None
+    return weighted_sum(given, row_weights(parts, averages), into=ctx.allocate(len(given[0])))
+
+
+def row_weights(parts: Sequence[Contribution], averages: bool) -> list[float]:
+    """The weight of each contribution: its share of all rows, or 1 without `averages`."""
     rows = sum(part.rows for part in parts)
-    weights = [part.rows / rows if averages and rows else 1.0 for part in parts]
-    return weighted_sum(given, weights, into=ctx.allocate(len(given[0])))
+    return [part.rows / rows if averages and rows else 1.0 for part in parts]
+
+
+def read_combined(combined: GradientMessage | GatheredGradients, own: GradientMessage, into: Array) -> Array:
+    """Write the combined gradients of a round to `into`, and return it. `own`: what the reader contributed."""
+    if isinstance(combined, GatheredGradients):
+        parts = [decompress(own if part is None else part) for part in combined.parts]
+        return weighted_sum(parts, combined.weights, into)
+    np.copyto(into, decompress(combined))
+    return into
 
 
 def weighted_sum(vectors: Sequence[Array], weights: Sequence[float], into: Array) -> Array:

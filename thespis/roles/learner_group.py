@@ -14,6 +14,7 @@ from thespis.core.payloads import (
     Admission,
     Combined,
     Contribution,
+    GatheredGradients,
     GradientMessage,
     Member,
     NodeContribution,
@@ -23,7 +24,7 @@ from thespis.core.program import Edge
 from thespis.core.service import Method, RoleDescription
 from thespis.core.types import Array
 from thespis.exchange.compression import GroupCompressor
-from thespis.exchange.mean_gradients import mean_gradients
+from thespis.exchange.mean_gradients import mean_gradients, row_weights
 
 TICKS = 4
 """Checks per timeout, and heartbeats of a learner per timeout."""
@@ -338,20 +339,29 @@ class LearnerGroup:
         self._round = {}
         combined = self._combine(parts)
         for number, part in enumerate(parts):
-            leads = number == 0
+            leads, gradients = number == 0, combined.gradients
+            if isinstance(gradients, GatheredGradients):
+                gradients = gradients.without(number)
+            reply = combined._replace(gradients=gradients, leads=leads, newcomers=leads and bool(self._newcomers))
             if not part.combined.done():
-                part.combined.set_result(combined._replace(leads=leads, newcomers=leads and bool(self._newcomers)))
+                part.combined.set_result(reply)
 
     def _combine(self, parts: Sequence[_Part]) -> Combined:
         """The result of a round. The order of the parts is that of the learners, which fixes the rounding."""
         given = [part.contribution for part in parts]
         statistics = [each for part in parts for each in part.statistics]
-        mean = None if statistics else mean_gradients(self._ctx, given, self._averages)
-        gradients: GradientMessage | None = mean
-        if mean is None and not statistics:
+        gradients = None if statistics else self._combine_gradients(given)
+        if gradients is None and not statistics:
             self._ctx.count("group/vetoed_rounds")
-        if mean is not None and self._compressor is not None:
-            gradients = self._compressor.encode(mean, given[0].gradients)
         learners = sum(len(part.members) for part in parts)
         steps, fraction = sum(part.steps for part in given), max(part.fraction for part in given)
         return Combined(gradients, statistics, learners, steps, fraction)
+
+    def _combine_gradients(self, given: Sequence[Contribution]) -> GradientMessage | GatheredGradients | None:
+        """The mean of the gradients, or all of them; None if a part has none to apply."""
+        if self._compressor is not None:
+            gathered = self._compressor.gather([part.gradients for part in given], row_weights(given, self._averages))
+            if gathered is not None:
+                return gathered
+        mean = mean_gradients(self._ctx, given, self._averages)
+        return mean if mean is None or self._compressor is None else self._compressor.encode(mean, given[0].gradients)

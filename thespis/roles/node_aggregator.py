@@ -25,8 +25,8 @@ from thespis.core.payloads import (
 from thespis.core.program import Edge
 from thespis.core.service import RoleDescription
 from thespis.core.types import Array
-from thespis.exchange.compression import Compressor, decompress
-from thespis.exchange.mean_gradients import mean_gradients
+from thespis.exchange.compression import Compressor
+from thespis.exchange.mean_gradients import mean_gradients, read_combined
 from thespis.roles.learner_group import LEARNER_METHODS, TICKS
 
 
@@ -206,7 +206,8 @@ class NodeAggregator:
 
     async def _contribute(self, parts: Sequence[_Waiting]) -> None:
         """Send the sum of contributions that belong together, and give the group's reply to their learners."""
-        combined = await self._ctx.ahead(self._group.combine(await self._sum(parts)))
+        given = await self._sum(parts)
+        combined = await self._ctx.ahead(self._group.combine(given))
         self._in_flight -= {part.member for part in parts}
         waiting = [part for part in parts if not part.combined.done()]
         if combined is None:
@@ -217,8 +218,11 @@ class NodeAggregator:
                 part.combined.set_result(None)
             self._send_if_complete()
             return
-        if combined.gradients is not None:
-            combined = combined._replace(gradients=self._copy(combined.gradients))
+        own = given.part.gradients
+        if combined.gradients is not None and own is not None:
+            # One vector in this process's memory, where all learners of the node read it.
+            mean = read_combined(combined.gradients, own, into=self._ctx.allocate(own.size))
+            combined = combined._replace(gradients=mean)
         for number, part in enumerate(waiting):
             leads, newcomers = (combined.leads, combined.newcomers) if number == 0 else (False, False)
             part.combined.set_result(combined._replace(leads=leads, newcomers=newcomers))
@@ -252,10 +256,3 @@ class NodeAggregator:
             sent = self._compressor.encode(mean)
             self._compressor.commit()
         return sent
-
-    def _copy(self, gradients: GradientMessage) -> Array:
-        """The group's reply as one vector in this process's memory, where all learners of the node read it."""
-        mean = decompress(gradients)
-        own = self._ctx.allocate(len(mean))
-        np.copyto(own, mean)
-        return own
