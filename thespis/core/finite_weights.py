@@ -6,7 +6,6 @@ Every later loss is then NaN, and a checkpoint of such weights would replace the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,9 +22,9 @@ class NonFiniteWeights(ThespisError):
 
 
 def check_finite_weights(weights: Mapping[str, Array], who: str) -> None:
-    """Raise `NonFiniteWeights` unless the sum of every floating-point array is finite."""
+    """Raise `NonFiniteWeights` unless every floating-point number is finite."""
     for name, array in weights.items():
-        if np.issubdtype(array.dtype, np.floating) and not math.isfinite(array.sum(dtype=np.float64)):
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             raise NonFiniteWeights(
                 f"{who}: the weights are no longer finite ({name}), so the run ends; lower the learning rate, "
                 "or scale the rewards down"

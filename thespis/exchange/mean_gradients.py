@@ -11,7 +11,7 @@ from thespis.core.payloads import Contribution, GatheredGradients, GradientMessa
 from thespis.core.types import Array
 from thespis.exchange.compression import decompress
 
-_BLOCK = 16 * 1024
+_BLOCK = 32 * 1024
 """Numbers per step, so that what is added and the sum stay in the cache."""
 
 
@@ -43,12 +43,13 @@ def read_combined(combined: GradientMessage | GatheredGradients, own: GradientMe
 
 def weighted_sum(vectors: Sequence[Array], weights: Sequence[float], into: Array) -> Array:
     """Write the weighted sum of float32 vectors to `into`, and return it. Their order fixes the rounding."""
-    scales, product = np.array(weights, np.float32), np.empty(min(_BLOCK, len(into)), np.float32)
+    (first, scale), *others = zip(vectors, np.array(weights, np.float32), strict=True)
+    product = np.empty(min(_BLOCK, len(into)), np.float32)
     for start in range(0, len(into), _BLOCK):
         total = into[start : start + _BLOCK]
         part = product[: len(total)]
-        total.fill(0.0)
-        for vector, scale in zip(vectors, scales, strict=True):
-            np.multiply(vector[start : start + _BLOCK], scale, out=part)
+        np.multiply(first[start : start + _BLOCK], scale, out=total)
+        for vector, other in others:
+            np.multiply(vector[start : start + _BLOCK], other, out=part)
             total += part
     return into
