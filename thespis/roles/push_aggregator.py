@@ -86,7 +86,8 @@ class PushAggregator:
         self._ctx, self._servers, self._timeout, self._compression = ctx, servers, timeout, compression
         self._count = workers
         # After a restart the workers are already running, so the wait is short.
-        self._form_until = ctx.now() + (timeout / TICKS if ctx.identity.restarts else _FORM_SECONDS)
+        self._form_seconds = timeout / TICKS if ctx.identity.restarts else _FORM_SECONDS
+        self._form_until = math.inf
         self._workers: dict[int, _Worker] = {}
         self._client: ParameterClient | None = None
         self._values: Array = np.empty(0, np.float32)
@@ -224,6 +225,7 @@ class PushAggregator:
         client.restore(self._saved)
         await client.join()
         self._client, self._saved = client, {}
+        self._form_until = self._ctx.now() + self._form_seconds
         self._serve(client.version)
         self._begun.set()
 
