@@ -15,8 +15,12 @@ from conftest import Stage, until
 from thespis import train
 from thespis.architectures import a2c, parameter_server
 from thespis.architectures.sharding import ServersConfig
-from thespis.core.config import Experiment
+from thespis.core.budget import Budget
+from thespis.core.config import Experiment, OptimizerConfig
+from thespis.core.edges import ServerEdges
 from thespis.core.errors import ThespisError
+from thespis.core.program import Program
+from thespis.roles import ParameterServer, PushAggregator
 from thespis.runtime.placement import bundles
 from thespis.training.registry import defaults
 from thespis.training.resume import resume
@@ -206,3 +210,17 @@ def test_the_workers_of_a_node_are_placed_together_with_their_aggregator() -> No
 def test_what_nodes_cannot_do_is_refused(architecture: str, settings: dict[str, Any], says: str, stage: Stage) -> None:
     with pytest.raises(ThespisError, match=says):
         simulate(stage.run, architecture, **settings)
+
+
+@pytest.mark.parametrize(
+    ("workers", "complaint"), [(1, "fewer than 2 workers push to it"), (3, "waits for 2 workers, but 3 push to it")]
+)
+def test_an_aggregator_of_too_few_or_too_many_workers_is_refused(workers: int, complaint: str) -> None:
+    p = Program("test")
+    server = p.at().add("server", ParameterServer, optimizer=OptimizerConfig(), budget=Budget(100))
+    edges: Any = ServerEdges((server.edge(ParameterServer.join),), (server.edge(ParameterServer.push),))
+    node = p.at().add("aggregator", PushAggregator, edges, workers=2, timeout=1.0)
+    for _ in range(workers):
+        p.at().add("worker", lambda ctx, push: None, node.edge(PushAggregator.push))
+    with pytest.raises(ThespisError, match=complaint):
+        p.check()

@@ -15,10 +15,8 @@ from thespis.core.budget import Budget
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Identity
 from thespis.core.edges import ServerEdges
-from thespis.core.errors import ThespisError
 from thespis.core.learners_config import CompressionConfig
 from thespis.core.payloads import CompressedGradient, Member
-from thespis.core.program import Program
 from thespis.core.types import Array, GradientMeta, ParameterSlice
 from thespis.exchange.push_pull import PushPull
 from thespis.roles import ParameterServer, PushAggregator
@@ -273,7 +271,7 @@ def test_the_gradient_of_a_worker_that_dies_while_it_waits_is_not_used() -> None
 
 def test_the_end_of_an_earlier_incarnation_does_not_remove_the_next() -> None:
     async def scene() -> None:
-        made, node = await one_node()
+        _, node = await one_node()
         old = asyncio.ensure_future(node.heartbeat(Member(1, 7)))
         await settle()
         await enter(node, 1)
@@ -397,20 +395,3 @@ def test_a_shard_that_lost_everything_receives_the_copy_of_the_node() -> None:
         np.testing.assert_allclose(made.parameters(), -1)
 
     play(scene())
-
-
-# -- refusals ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("workers", "complaint"), [(1, "fewer than 2 workers push to it"), (3, "waits for 2 workers, but 3 push to it")]
-)
-def test_an_aggregator_of_too_few_or_too_many_workers_is_refused(workers: int, complaint: str) -> None:
-    p = Program("test")
-    server = p.at().add("server", ParameterServer, optimizer=SGD, budget=BUDGET)
-    edges: Any = ServerEdges((server.edge(ParameterServer.join),), (server.edge(ParameterServer.push),))
-    node = p.at().add("aggregator", PushAggregator, edges, workers=2, timeout=1.0)
-    for _ in range(workers):
-        p.at().add("worker", lambda ctx, push: None, node.edge(PushAggregator.push))
-    with pytest.raises(ThespisError, match=complaint):
-        p.check()
