@@ -298,7 +298,7 @@ def test_a_round_ends_without_a_silent_worker() -> None:
         node._ctx.time = 0.1  # type: ignore[attr-defined]
         await node.heartbeat(Member(0, 7))
         assert await waiting is not None
-        assert counters(node) == {"group/timeouts": 1}
+        assert counters(node) == {"group/timeouts": 1, "group/lost": 1}
         assert await push(node, 1) is None, "it must join"
         assert counters(node)["dropped/stray_gradients"] == 1
 

@@ -176,8 +176,11 @@ class PushAggregator:
         """Go on without an incarnation of a worker whose process ended."""
         worker = self._workers.get(index)
         if worker is not None and worker.incarnation == incarnation:
-            self._ctx.count("group/lost")
-            self._remove(index)
+            self._give_up(index)
+
+    def _give_up(self, index: int) -> None:
+        self._ctx.count("group/lost")
+        self._remove(index)
 
     def _remove(self, index: int) -> None:
         """Go on without a worker, and without its gradient of the current round."""
@@ -199,7 +202,7 @@ class PushAggregator:
             for index in missing:
                 if self._workers[index].heard < deadline:
                     self._ctx.count("group/timeouts")
-                    self._remove(index)
+                    self._give_up(index)
         self._check()
 
     # -- rounds -----------------------------------------------------------------------------------
