@@ -54,6 +54,8 @@ class A2cOwn(ExperimentSettings, total=False):
 
 class ServersSettings(TypedDict, total=False):
     shards: int
+    workers_per_node: int | None
+    worker_timeout: float
 
 
 class CompressionSettings(TypedDict, total=False):

@@ -10,10 +10,10 @@ from thespis import train
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("name", "lag"), [("a2c", 0), ("a3c", 3)])
-def test_cartpole_is_solved(name: str, lag: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "per_node", "lag"), [("a2c", None, 0), ("a2c", 2, 0), ("a3c", None, 3)])
+def test_cartpole_is_solved(name: str, per_node: int | None, lag: int, tmp_path: Path) -> None:
     run = train(name, env="CartPole-v1", on="simulation", stop_at_return=475, eval_every=0.0, run_dir=tmp_path / "run",
-                quiet=True)  # fmt: skip
+                workers_per_node=per_node, quiet=True)  # fmt: skip
     result = run.summary
     assert result["exit_reason"] == "return_reached"
     assert result["env_steps"] <= 300_000

@@ -13,7 +13,7 @@ from fakes import FakeContext, UnusedReplica, YieldingEdge, play
 from thespis.core.budget import Budget
 from thespis.core.config import OptimizerConfig
 from thespis.core.context import Identity
-from thespis.core.edges import GroupEdges
+from thespis.core.edges import GroupEdges, ServerEdges
 from thespis.core.errors import ThespisError
 from thespis.core.learners_config import CompressionConfig
 from thespis.core.payloads import CompressedGradient
@@ -174,8 +174,8 @@ def worker(shards: int, method: str, restarts: int = 0) -> PushPull:
         for index in range(shards)
     ]
     ctx = FakeContext(Identity("worker", 0, run_seed=0, restarts=restarts))
-    joins, pushes = ([YieldingEdge(getattr(shard, name)) for shard in servers] for name in ("join", "push"))
-    return PushPull(ctx, network(), joins, pushes, clip=1.0, compression=settings(method))
+    joins, pushes = (tuple(YieldingEdge(getattr(shard, name)) for shard in servers) for name in ("join", "push"))
+    return PushPull(ctx, network(), ServerEdges(joins, pushes), clip=1.0, compression=settings(method))
 
 
 def gradients(like: torch.nn.Module, seed: int) -> list[torch.Tensor]:
@@ -191,7 +191,7 @@ def test_servers_apply_what_a_worker_sends(method: str, shards: int) -> None:
     async def scene() -> None:
         made, like = worker(shards, method), network()
         await made.begin(UnusedReplica())
-        start, total = made._flat.copy(), np.zeros(243)
+        start, total = made._client._values.copy(), np.zeros(243)
         for update in range(20):
             given = gradients(like, update)
             flat = torch.cat([each.reshape(-1) for each in given]).numpy()
@@ -199,7 +199,7 @@ def test_servers_apply_what_a_worker_sends(method: str, shards: int) -> None:
             assert await made.apply(given)
         saved = made.state()
         memory = np.concatenate([saved[f"compression/{shard}/memory"] for shard in range(shards)])
-        np.testing.assert_allclose(start - made._flat, 0.1 * (total - memory), atol=1e-5)
+        np.testing.assert_allclose(start - made._client._values, 0.1 * (total - memory), atol=1e-5)
         again = worker(shards, method)
         again.restore(saved)
         for name, array in again.state().items():
@@ -225,9 +225,10 @@ def test_a_gradient_that_is_not_finite_does_not_enter_the_memory(value: float) -
 
 
 def test_a_rank_that_compresses_no_layer_is_refused() -> None:
+    edge = YieldingEdge(UnusedReplica().snapshot)
     with pytest.raises(ThespisError, match="of rank 50 compresses no layer"):
         PushPull(
-            FakeContext(Identity("worker", 0, run_seed=0)), network(), [], [YieldingEdge(worker)], clip=0.0,
+            FakeContext(Identity("worker", 0, run_seed=0)), network(), ServerEdges((), (edge,)), clip=0.0,
             compression=CompressionConfig(gradients="powersgd", gradients_rank=50),
         )  # fmt: skip
 

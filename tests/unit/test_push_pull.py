@@ -16,12 +16,14 @@ from thespis.algorithms.vtrace import VTrace
 from thespis.core.budget import Budget
 from thespis.core.config import NetworkConfig, OptimizerConfig
 from thespis.core.context import Context, Identity
+from thespis.core.edges import ServerEdges
 from thespis.core.errors import ThespisError
 from thespis.core.types import Array, Inputs, Unroll
 from thespis.exchange.hogwild import Hogwild
 from thespis.exchange.local import LocalExchange
+from thespis.exchange.parameter_client import cut_slices
 from thespis.exchange.precision import decode, encode
-from thespis.exchange.push_pull import PullAll, PushPull, cut_slices
+from thespis.exchange.push_pull import PullAll, PushPull
 from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 from thespis.experience.writers import concatenate
 from thespis.networks.init import init_network
@@ -43,8 +45,8 @@ def servers(shards: int, optimizer: OptimizerConfig, **settings: Any) -> list[Pa
 
 def exchange(index: int, made: Any, shards: list[ParameterServer], **settings: Any) -> PushPull:
     ctx = FakeContext(Identity("worker", index, run_seed=0, incarnation=3))
-    joins, pushes = [YieldingEdge(shard.join) for shard in shards], [YieldingEdge(shard.push) for shard in shards]
-    return PushPull(ctx, made, joins, pushes, **{"clip": 0.0, **settings})
+    joins, pushes = (tuple(YieldingEdge(getattr(shard, name)) for shard in shards) for name in ("join", "push"))
+    return PushPull(ctx, made, ServerEdges(joins, pushes), **{"clip": 0.0, **settings})
 
 
 def flat(made: Any) -> Array:
@@ -215,8 +217,9 @@ def test_a_shard_that_lost_everything_is_given_the_workers_copy() -> None:
         edge.begin_batch(1)
         await edge.apply(gradients)
         before = flat(made)
-        edge._joins[1].method = servers(2, optimizer)[1].join  # type: ignore[attr-defined]
-        edge._pushes[1].method = edge._joins[1].method.__self__.push  # type: ignore[attr-defined]
+        edges: Any = edge._servers
+        edges.joins[1].method = servers(2, optimizer)[1].join
+        edges.pushes[1].method = edges.joins[1].method.__self__.push
         edge.begin_batch(1)
         await edge.apply(gradients)
         half = len(before) // 2

@@ -14,7 +14,7 @@ from thespis.architectures.sharding import (
     ServersConfig,
     add_servers,
     add_sharded_evaluator,
-    build_worker,
+    add_workers,
     refuse_statistics,
 )
 from thespis.core.bounds import CountOrZero
@@ -33,20 +33,20 @@ class Config(Experiment):
     """Environments per worker; the worker steps them as one batch."""
     servers: ServersConfig = inline(ServersConfig)
     backups: CountOrZero = 0
-    """Backup workers: each update drops the gradients of the N slowest workers (Chen et al., 2016)."""
+    """Backup workers: each update drops the gradients of the N slowest workers (Chen et al., 2016); with
+    --workers-per-node, of the N slowest nodes."""
     algorithm: Algorithm[Unrolls] = chosen(lambda: VTrace(correction=False))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_statistics(self)
+        self.servers.check(self, self.actors, self.backups)
 
 
 def program(cfg: Config) -> Program:
     """Wire the figure above."""
     p = Program("a2c")
-    servers = add_servers(p, cfg, mode="sync", quorum=cfg.actors - cfg.backups)
-    workers = p.at(restarts=3, counts_as_actor=True)
-    for _ in range(cfg.actors):
-        workers.add("worker", build_worker, cfg, joins=servers.joins, pushes=servers.pushes)
+    servers = add_servers(p, cfg, mode="sync", quorum=cfg.servers.callers(cfg.actors) - cfg.backups)
+    add_workers(p, cfg, servers)
     add_sharded_evaluator(p, cfg, servers.pulls)
     return p

@@ -17,8 +17,8 @@ from thespis.architectures.sharding import (
     ServersConfig,
     add_servers,
     add_sharded_evaluator,
+    add_workers,
     build_acting_learner,
-    build_worker,
     refuse_statistics,
 )
 from thespis.core.config import Experiment, OptimizerConfig, Unrolls
@@ -61,6 +61,9 @@ class Config(Experiment):
             )
         if self.hogwild and (self.servers.shards != 1 or self.servers.compression.compresses):
             raise ThespisError("--hogwild sends no gradients; leave off --shards and --gradients")
+        if self.hogwild and self.servers.workers_per_node is not None:
+            raise ThespisError("--hogwild runs on one machine; leave off --workers-per-node")
+        self.servers.check(self, self.actors)
 
     @property
     def cut_unrolls(self) -> bool:
@@ -80,8 +83,8 @@ def build_hogwild(ctx: Context, cfg: Config, join: JoinShared) -> roles.Learner:
 def program(cfg: Config) -> Program:
     """Wire the figure above; with `--hogwild` the server only owns the shared memory."""
     p = Program("a3c")
-    workers, optimizer = p.at(restarts=3, counts_as_actor=True), cfg.algorithm.optimizer
     if cfg.hogwild:
+        workers, optimizer = p.at(restarts=3, counts_as_actor=True), cfg.algorithm.optimizer
         p.notes.append("hogwild: workers change parameters and statistics in shared memory, without locks")
         # No restarts: workers would keep writing to the memory of the dead server.
         server = p.at().add("server", roles.SharedParameters, optimizer=optimizer, workers=cfg.actors)
@@ -90,7 +93,6 @@ def program(cfg: Config) -> Program:
         add_sharded_evaluator(p, cfg, (server.edge(roles.SharedParameters.pull),))
         return p
     servers = add_servers(p, cfg)
-    for _ in range(cfg.actors):
-        workers.add("worker", build_worker, cfg, joins=servers.joins, pushes=servers.pushes, cut=cfg.cut_unrolls)
+    add_workers(p, cfg, servers, cfg.cut_unrolls)
     add_sharded_evaluator(p, cfg, servers.pulls)
     return p

@@ -17,6 +17,7 @@ from thespis.architectures.sharding import (
     Outliers,
     ServersConfig,
     add_bundle,
+    add_nodes,
     add_replay_worker,
     add_servers,
     add_sharded_actor,
@@ -64,6 +65,7 @@ class Config(Experiment):
             raise ThespisError(
                 "every bundle has one actor and one learner; leave off --learners, or give --replay-mode global"
             )
+        self.servers.check(self, self.learners or self.actors)
 
     @property
     def outliers(self) -> Outliers | None:
@@ -77,13 +79,13 @@ def program(cfg: Config) -> Program:
     mode = "async" if cfg.max_delay is None else "stale"
     servers = add_servers(p, cfg, mode=mode, max_staleness=cfg.max_delay or 0)
     if cfg.replay_mode == "bundled":
-        for bundle in range(cfg.actors):
-            add_bundle(p, cfg, bundle, servers, cfg.outliers)
+        for bundle, own in enumerate(add_nodes(p, cfg, servers, cfg.actors)):
+            add_bundle(p, cfg, bundle, own, cfg.outliers)
     else:
         place, learners = p.at(restarts=3), cfg.learners or cfg.actors
         replay = add_replay(p, cfg, place)
-        for _ in range(learners):
-            add_replay_worker(place, cfg, replay, servers, learners, cfg.outliers)
+        for own in add_nodes(p, cfg, servers, learners):
+            add_replay_worker(place, cfg, replay, own, learners, cfg.outliers)
         for _ in range(cfg.actors):
             add_sharded_actor(place, cfg, replay, servers, replays=1)
     add_sharded_evaluator(p, cfg, servers.pulls)

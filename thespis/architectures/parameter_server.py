@@ -15,9 +15,10 @@ from thespis.architectures.builders import refuse_shards, validate_replay
 from thespis.architectures.sharding import (
     ServersConfig,
     add_bundle,
+    add_nodes,
     add_servers,
     add_sharded_evaluator,
-    build_worker,
+    add_workers,
     refuse_statistics,
 )
 from thespis.core.bounds import Count, CountOrZero
@@ -45,7 +46,8 @@ class Config(Experiment):
     """Mode: async (apply each gradient on arrival), sync (wait for all workers), stale (bound the staleness), or
     softsync (average every --average gradients)."""
     backups: CountOrZero = 0
-    """Backup workers, for sync: each update drops the gradients of the N slowest workers."""
+    """Backup workers, for sync: each update drops the gradients of the N slowest workers; with --workers-per-node, of
+    the N slowest nodes."""
     average: Count = 2
     """Gradients per update, for softsync."""
     max_staleness: CountOrZero = 8
@@ -60,6 +62,7 @@ class Config(Experiment):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_statistics(self)
+        self.servers.check(self, self.actors, self.backups if self.mode == "sync" else 0)
         if self.replays:
             refuse_shards(self, "every worker has its own replay")
 
@@ -71,7 +74,7 @@ class Config(Experiment):
     @property
     def quorum(self) -> int:
         """Gradients per update."""
-        return {"sync": self.actors - self.backups, "softsync": self.average}.get(self.mode, 1)
+        return {"sync": self.servers.callers(self.actors) - self.backups, "softsync": self.average}.get(self.mode, 1)
 
 
 def validate(cfg: Config, spaces: Spaces) -> None:
@@ -92,11 +95,10 @@ def program(cfg: Config) -> Program:
         when_stale=cfg.when_stale,
         staleness_aware=cfg.staleness_aware,
     )
-    workers = p.at(restarts=3, counts_as_actor=True)
-    for worker in range(cfg.actors):
-        if cfg.replays:
-            add_bundle(p, cfg, worker, servers)
-        else:
-            workers.add("worker", build_worker, cfg, joins=servers.joins, pushes=servers.pushes)
+    if cfg.replays:
+        for bundle, own in enumerate(add_nodes(p, cfg, servers, cfg.actors)):
+            add_bundle(p, cfg, bundle, own)
+    else:
+        add_workers(p, cfg, servers)
     add_sharded_evaluator(p, cfg, servers.pulls)
     return p

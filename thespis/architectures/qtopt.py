@@ -81,7 +81,7 @@ def program(cfg: Config) -> Program:
     separate, server = p.at(restarts=3), roles.AveragingServer
     rule: dict[str, Any] = {"optimizer": cfg.algorithm.optimizer, "budget": cfg.budget}
     handles = [separate.add("server", server, **rule, decay=cfg.decay, lag=cfg.lag) for _ in range(cfg.shards)]
-    servers, lagged = Servers(handles), tuple(each.edge(server.lagged) for each in handles)
+    servers, lagged = Servers.of(handles), tuple(each.edge(server.lagged) for each in handles)
     replay, storage = add_replay(p, cfg), p.at(process="storage", colocate="learner", restarts=3)
     sample_demos = add_demonstrations(storage, cfg).sample if cfg.demos else None
     buffer = storage.add("buffer", roles.TrainBuffer, capacity=cfg.buffer)
@@ -99,7 +99,7 @@ def program(cfg: Config) -> Program:
         )
     sample = buffer.edge(roles.TrainBuffer.sample)
     for _ in range(cfg.trainers):
-        separate.add("trainer", build_trainer, cfg, sample=sample, joins=servers.joins, pushes=servers.pushes)
+        separate.add("trainer", build_trainer, cfg, sample=sample, servers=servers.edges)
     actors, after = p.at(restarts=3, counts_as_actor=True), handles[0].edge(server.after)
     for index in range(cfg.actors):
         actors.add("actor", build_waiting_actor, cfg, insert=replay.insert(index), after=after, pulls=servers.pulls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 from thespis import roles
 from thespis.architectures.builders import (
@@ -18,9 +18,10 @@ from thespis.architectures.builders import (
     build_worker_network,
     return_discount,
 )
-from thespis.core.bounds import ShardCount
+from thespis.core.bounds import Bounds, Positive, ShardCount
+from thespis.core.edges import PullSlice, ServerEdges
 from thespis.core.errors import ThespisError
-from thespis.core.learners_config import CompressionConfig
+from thespis.core.learners_config import RESTARTS, UNCOMPRESSED, CompressionConfig
 from thespis.core.program import Handle, Placement, Program
 from thespis.core.settings import inline
 
@@ -28,19 +29,63 @@ if TYPE_CHECKING:
     from thespis.algorithms.updates.update import Update
     from thespis.core.config import Experiment
     from thespis.core.context import Context
-    from thespis.core.edges import Draw, InsertStream, Join, Prioritise, PullSlice, Push
+    from thespis.core.edges import Draw, InsertStream, Prioritise
     from thespis.exchange.push_pull import PushPull
     from thespis.networks.policies import PolicyNetwork
 
 
+_WORKER_TIMEOUT = 3.0
+
+
 @dataclass(frozen=True)
 class ServersConfig:
-    """Sharding of the parameters over servers, and compression of gradients."""
+    """Sharding of the parameters over servers, aggregation of gradients on nodes, and their compression."""
+
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("workers_per_node",)
 
     shards: ShardCount = 1
     """Number of parameter servers; each holds a slice of the parameters and its optimiser state (Gorila's paper:
     31)."""
+    workers_per_node: Annotated[int, Bounds(least=2)] | None = None
+    """Put this many workers on each node of a cluster, and add their gradients up there, so that one gradient per node
+    travels to each server. Workers of a node then run in lock-step."""
+    worker_timeout: Positive = _WORKER_TIMEOUT
+    """With --workers-per-node: continue without a worker that sends no heartbeat for N seconds. It must be longer than
+    the computation of one gradient."""
     compression: CompressionConfig = inline(CompressionConfig)
+
+    def check(self, cfg: Experiment, workers: int, backups: int = 0) -> None:
+        """Refuse nodes that cannot be filled, or that change nothing. `workers`: how many push gradients."""
+        size = self.workers_per_node
+        if size is None:
+            if self.worker_timeout != _WORKER_TIMEOUT:
+                raise ThespisError("--worker-timeout is for --workers-per-node; give both, or leave it off")
+            return
+        if cfg.actors_per_node is not None:
+            raise ThespisError("--workers-per-node says where workers run; leave off --actors-per-node")
+        if workers % size:
+            raise ThespisError(
+                f"{workers} workers cannot be divided into nodes of {size}; use a multiple of {size} workers"
+            )
+        if workers == size:
+            raise ThespisError(
+                f"--workers-per-node {size} puts all {workers} workers on one node, so there would be no second node "
+                "to share parameters with; use more workers, or leave it off"
+            )
+        if backups >= workers // size:
+            raise ThespisError(
+                f"--backups {backups} counts nodes with --workers-per-node {size}, and {workers} workers are only "
+                f"{workers // size} nodes; give at most --backups {workers // size - 1}"
+            )
+
+    def callers(self, workers: int) -> int:
+        """How many push to the servers: all workers, or one aggregator per node."""
+        return workers // (self.workers_per_node or 1)
+
+    @property
+    def compression_of_workers(self) -> CompressionConfig:
+        """Compression of what a worker sends: none if the aggregator of its node compresses."""
+        return self.compression if self.workers_per_node is None else UNCOMPRESSED
 
 
 def refuse_statistics(cfg: Experiment) -> None:
@@ -52,13 +97,23 @@ def refuse_statistics(cfg: Experiment) -> None:
         )
 
 
-class Servers:
-    """The edges to all shards of a parameter server; each shard holds a slice of the parameters."""
+class Servers(NamedTuple):
+    """All shards of a parameter server, as a worker calls them: themselves, or the aggregator of its node.
 
-    def __init__(self, handles: Sequence[Handle[roles.ParameterServer]]) -> None:
-        self.joins: tuple[Join, ...] = tuple(each.edge(roles.ParameterServer.join) for each in handles)
-        self.pushes: tuple[Push, ...] = tuple(each.edge(roles.ParameterServer.push) for each in handles)
-        self.pulls: tuple[PullSlice, ...] = tuple(each.edge(roles.ParameterServer.pull) for each in handles)
+    `edges`: of a worker. `pulls`: of a role that only acts. `colocate`: the worker's node group, if it has one.
+    """
+
+    edges: ServerEdges
+    pulls: tuple[PullSlice, ...]
+    colocate: str | None = None
+
+    @classmethod
+    def of(cls, handles: Sequence[Handle[roles.ParameterServer]]) -> Self:
+        """The servers themselves."""
+        server = roles.ParameterServer
+        joins = tuple(each.edge(server.join) for each in handles)
+        pushes = tuple(each.edge(server.push) for each in handles)
+        return cls(ServerEdges(joins, pushes), tuple(each.edge(server.pull) for each in handles))
 
 
 def add_servers(p: Program, cfg: Any, **rule: Any) -> Servers:
@@ -67,23 +122,37 @@ def add_servers(p: Program, cfg: Any, **rule: Any) -> Servers:
     place = p.at(restarts=3)
     if cfg.servers.compression.compresses:
         p.notes.append(cfg.servers.compression.describe())
-    return Servers([place.add("server", roles.ParameterServer, **settings) for _ in range(cfg.servers.shards)])
+    return Servers.of([place.add("server", roles.ParameterServer, **settings) for _ in range(cfg.servers.shards)])
 
 
-def build_exchange(
-    ctx: Context,
-    cfg: Any,
-    network: PolicyNetwork,
-    joins: Sequence[Join],
-    pushes: Sequence[Push],
-    *,
-    by_steps: bool,
-) -> PushPull:
+def add_nodes(p: Program, cfg: Any, servers: Servers, workers: int) -> list[Servers]:
+    """Add the aggregator of each node, if there are nodes. Returns the servers as each of the `workers` calls them."""
+    settings: ServersConfig = cfg.servers
+    size = settings.workers_per_node
+    if size is None:
+        return [servers] * workers
+    found: list[Servers] = []
+    for node in range(workers // size):
+        place, own = p.at(colocate=f"workers {node}", cpus=0, restarts=RESTARTS), roles.PushAggregator
+        handle = place.add(
+            "aggregator",
+            own,
+            servers=servers.edges,
+            workers=size,
+            timeout=settings.worker_timeout,
+            compression=settings.compression,
+        )
+        edges = ServerEdges((handle.edge(own.join),), (handle.edge(own.push),), handle.edge(own.heartbeat))
+        found += [Servers(edges, (handle.edge(own.pull),), place.colocate)] * size
+    return found
+
+
+def build_exchange(ctx: Context, cfg: Any, network: PolicyNetwork, servers: ServerEdges, *, by_steps: bool) -> PushPull:
     """The learner's side of the gradient edges to all servers."""
     from thespis.exchange.push_pull import PushPull
 
-    clip, compression = cfg.algorithm.optimizer.clip, cfg.servers.compression
-    return PushPull(ctx, network, joins, pushes, clip=clip, compression=compression, by_steps=by_steps)
+    clip, compression = cfg.algorithm.optimizer.clip, cfg.servers.compression_of_workers
+    return PushPull(ctx, network, servers, clip=clip, compression=compression, by_steps=by_steps)
 
 
 def build_acting_learner(
@@ -110,13 +179,18 @@ def build_acting_learner(
     return roles.Learner(ctx, source, update, exchange, None)
 
 
-def build_worker(
-    ctx: Context, cfg: Experiment, joins: Sequence[Join], pushes: Sequence[Push], cut: bool = False
-) -> roles.Learner:
+def build_worker(ctx: Context, cfg: Experiment, servers: ServerEdges, cut: bool = False) -> roles.Learner:
     """A worker: it acts, computes gradients and pushes them to all servers. `cut`: unrolls end with the episode."""
     network = build_worker_network(ctx, cfg)
-    exchange = build_exchange(ctx, cfg, network, joins, pushes, by_steps=cfg.algorithm.averages)
+    exchange = build_exchange(ctx, cfg, network, servers, by_steps=cfg.algorithm.averages)
     return build_acting_learner(ctx, cfg, network, exchange, cut)
+
+
+def add_workers(p: Program, cfg: Experiment, servers: Servers, cut: bool = False) -> None:
+    """Add `cfg.actors` workers, and the aggregators of their nodes. `cut`: unrolls end with the episode."""
+    for own in add_nodes(p, cfg, servers, cfg.actors):
+        place = p.at(colocate=own.colocate, restarts=3, counts_as_actor=True)
+        place.add("worker", build_worker, cfg, servers=own.edges, cut=cut)
 
 
 # -- learners with a replay -----------------------------------------------------------------------
@@ -134,8 +208,7 @@ def build_replay_worker(
     cfg: Any,
     samples: Sequence[Draw],
     prioritise: Sequence[Prioritise],
-    joins: Sequence[Join],
-    pushes: Sequence[Push],
+    servers: ServerEdges,
     sharers: int,
     outliers: Outliers | None,
 ) -> roles.Learner:
@@ -144,7 +217,7 @@ def build_replay_worker(
     from thespis.experience.sources import ReplaySource
 
     network, items = build_worker_network(ctx, cfg), cfg.algorithm.items
-    exchange = build_exchange(ctx, cfg, network, joins, pushes, by_steps=False)
+    exchange = build_exchange(ctx, cfg, network, servers, by_steps=False)
     # The response to a push contains the servers' parameters, so the target network is a copy of those.
     update: Update = cfg.algorithm.build_update(
         network, ctx.rng("minibatches"), lambda: exchange.version.update // cfg.servers.shards
@@ -166,14 +239,14 @@ def add_replay_worker(
     place: Placement, cfg: Any, replay: ReplayShards, servers: Servers, sharers: int, outliers: Outliers | None
 ) -> None:
     """Add a learner that samples `replay` and pushes to `servers`."""
+    place = dataclasses.replace(place, colocate=servers.colocate or place.colocate)
     place.add(
         "learner",
         build_replay_worker,
         cfg,
         samples=replay.samples,
         prioritise=replay.priorities,
-        joins=servers.joins,
-        pushes=servers.pushes,
+        servers=servers.edges,
         sharers=sharers,
         outliers=outliers,
     )
@@ -187,7 +260,7 @@ def add_sharded_actor(place: Placement, cfg: Any, replay: ReplayShards, servers:
 
 def add_bundle(p: Program, cfg: Any, bundle: int, servers: Servers, outliers: Outliers | None = None) -> None:
     """Add an actor, a replay and a learner in one process."""
-    place = p.at(process=f"bundle-{bundle}", colocate=f"bundle {bundle}", restarts=3)
+    place = p.at(process=f"bundle-{bundle}", colocate=servers.colocate or f"bundle {bundle}", restarts=3)
     replay = add_replay(p, cfg, place, actors=1)
     add_replay_worker(place, cfg, replay, servers, 1, outliers)
     add_sharded_actor(place, cfg, replay, servers, cfg.actors)

@@ -200,9 +200,20 @@ class Push(Named, Protocol):
 
 
 class Heartbeat(Named, Protocol):
-    """Report to a group of learners that this one is alive; returns after part of the group's timeout."""
+    """Report to a group of learners, or to an aggregator, that this one is alive; returns after part of its timeout."""
 
     def __call__(self, member: Member, /) -> Awaitable[None]: ...
+
+
+class ServerEdges(NamedTuple):
+    """The edges from a worker to all parameter servers, one per shard, or to the aggregator of its node.
+
+    `heartbeat`: to an aggregator, which goes on without a worker that sends none; servers need none.
+    """
+
+    joins: tuple[Join, ...]
+    pushes: tuple[Push, ...]
+    heartbeat: Heartbeat | None = None
 
 
 class JoinGroup(Named, Protocol):

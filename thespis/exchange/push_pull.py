@@ -1,14 +1,13 @@
 """Push and pull: a worker pushes gradients to parameter servers and receives newer parameters.
 
-The parameters are one flat vector, cut into contiguous slices. Each slice has its own server and its own version. A
-pull over several servers is not atomic: a worker's copy has one version per slice.
+A pull over several servers is not atomic: a worker's copy has one version per slice.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,22 +16,13 @@ from torch import Tensor, nn
 
 from thespis.algorithms.updates.optimizers import clip_gradients
 from thespis.core.context import Context
-from thespis.core.edges import After, Join, Push
+from thespis.core.edges import After, Heartbeat, ServerEdges
 from thespis.core.edges import PullSlice as PullSlice
 from thespis.core.errors import ThespisError
 from thespis.core.learners_config import UNCOMPRESSED, CompressionConfig
-from thespis.core.payloads import GradientMessage
-from thespis.core.types import (
-    Array,
-    GradientMeta,
-    ParameterLayout,
-    ParameterSlice,
-    Version,
-    VersionedWeights,
-    unflatten_parameters,
-)
-from thespis.exchange.codecs import cut_sections
-from thespis.exchange.compression import Compressor, refuse_rank
+from thespis.core.payloads import Member
+from thespis.core.types import Array, ParameterLayout, Version, VersionedWeights, unflatten_parameters
+from thespis.exchange.parameter_client import ParameterClient, combined_version, cut_slices
 from thespis.exchange.protocol import Replica, SingleLearner
 
 
@@ -47,48 +37,38 @@ class HasParameters(Protocol):
 
 
 class PushPull(SingleLearner):
-    """A learner's side of the gradient edge. It calls all shards concurrently and waits for the slowest."""
+    """A learner's side of the gradient edge: to all parameter servers, or to the aggregator of its node."""
 
     def __init__(
         self,
         ctx: Context,
         network: HasParameters,
-        joins: Sequence[Join],
-        pushes: Sequence[Push],
+        servers: ServerEdges,
         *,
         clip: float,
         compression: CompressionConfig = UNCOMPRESSED,
         by_steps: bool = True,
     ) -> None:
-        """`by_steps`: servers that average gradients weight this worker's by its batch size.
+        """`by_steps`: an average of several gradients weights this worker's by its batch size.
 
         `compression`: of pushed gradients.
         """
-        self._ctx, self._joins, self._pushes = ctx, joins, pushes
-        self._clip, self._by_steps = clip, by_steps
-        self._layout = parameter_layout(network)
-        self._flat = flatten_parameters(network)
-        self._bounds = cut_slices(len(self._flat), len(pushes))
-        self._compressors: list[Compressor] = []  # one per shard, none if gradients are float32
-        if compression.compresses:
-            sections = [cut_sections(self._layout, bounds) for bounds in self._bounds]
-            refuse_rank(compression, sections)
-            self._compressors = [Compressor(ctx, compression, part) for part in sections]
-        self._versions: list[Version] = []
-        self._number = self._clock = 0
+        self._ctx, self._servers, self._clip, self._by_steps = ctx, servers, clip, by_steps
+        layout = parameter_layout(network)
+        self._client = ParameterClient(ctx, flatten_parameters(network), layout, servers, compression)
+        self._heartbeats: asyncio.Future[None] | None = None
         self._batch_steps = self._uncounted = 0
 
     @property
     def version(self) -> Version:
         """The combined version of the worker's copy."""
-        return combined_version(self._versions)
+        return self._client.version
 
     async def begin(self, replica: Replica) -> None:
         """Copy the servers' parameters. The first to join sets them; all workers build equal ones from the seed."""
-        self._versions = [Version(0, 0)] * len(self._bounds)
-        calls = [self._ctx.ahead(self._join(shard)) for shard in range(len(self._bounds))]
-        clocks = [await self._ctx.wait(join.name, call) for join, call in zip(self._joins, calls, strict=True)]
-        self._clock = max(clocks)
+        await self._client.join()
+        if self._servers.heartbeat is not None and self._heartbeats is None:
+            self._heartbeats = self._ctx.ahead(self._send_heartbeats(self._servers.heartbeat))
 
     def begin_batch(self, steps: int) -> None:
         """Add the steps of a batch; the next push reports them to the servers."""
@@ -110,66 +90,23 @@ class PushPull(SingleLearner):
             return False
         self._ctx.record("train/grad_norm", norm)
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
-        messages = await self._encode(flat)
-        self._number += 1
-        self._clock += 1
-        calls = [self._ctx.ahead(self._push(shard, each, self._uncounted)) for shard, each in enumerate(messages)]
-        for push, call in zip(self._pushes, calls, strict=True):
-            await self._ctx.wait(push.name, call)
+        await self._client.push(flat, self._uncounted, float(self._batch_steps) if self._by_steps else 1.0)
         self._uncounted = 0
         return True
 
     def state(self) -> dict[str, Array]:
         """Return the error memory of compressed gradients; the servers hold all other state."""
-        return {
-            f"compression/{shard}/{name}": array
-            for shard, compressor in enumerate(self._compressors)
-            for name, array in compressor.state().items()
-        }
+        return self._client.state()
 
     def restore(self, arrays: dict[str, Array]) -> None:
         """Load what `state` returned."""
-        for shard, compressor in enumerate(self._compressors):
-            start = f"compression/{shard}/"
-            compressor.restore({name.removeprefix(start): arrays[name] for name in arrays if name.startswith(start)})
+        self._client.restore(arrays)
 
-    async def _encode(self, flat: Array) -> list[GradientMessage]:
-        """The message for each shard. An encoded gradient counts as delivered, so that nothing is ever sent twice."""
-        parts: list[GradientMessage] = [flat[bounds] for bounds in self._bounds]
-        if not self._compressors:
-            return parts
-        async with self._ctx.work("compress", items=len(flat)):
-            for shard, compressor in enumerate(self._compressors):
-                parts[shard] = compressor.encode(flat[self._bounds[shard]])
-                compressor.commit()
-        return parts
-
-    async def _join(self, shard: int) -> int:
-        mine = self._flat[self._bounds[shard]].copy()
-        answer, clock = await self._joins[shard](self._ctx.identity.index, mine, self._layout)
-        self._adopt(shard, answer)
-        return clock
-
-    async def _push(self, shard: int, gradient: GradientMessage, steps: int) -> None:
-        identity = self._ctx.identity
-        meta = GradientMeta(
-            worker=identity.index,
-            incarnation=identity.incarnation,
-            number=self._number,
-            computed_at=self._versions[shard],
-            steps=steps,
-            weight=float(self._batch_steps) if self._by_steps else 1.0,
-            clock=self._clock,
-        )
-        answer = await self._pushes[shard](gradient, meta)
-        if answer is None:
-            await self._join(shard)
-        else:
-            self._adopt(shard, answer)
-
-    def _adopt(self, shard: int, answer: ParameterSlice) -> None:
-        np.copyto(self._flat[self._bounds[shard]], answer.values)
-        self._versions[shard] = answer.version
+    async def _send_heartbeats(self, heartbeat: Heartbeat) -> None:
+        """Send heartbeats forever, also while this worker collects a batch."""
+        member = Member(self._ctx.identity.index, self._ctx.identity.incarnation)
+        while True:
+            await heartbeat(member)
 
 
 class PullAll:
@@ -209,19 +146,6 @@ class PullAfter:
         if newer_than is None:
             await self._after(self._updates)
         return await self._pull(newer_than)
-
-
-def combined_version(versions: Sequence[Version]) -> Version:
-    """Return one version for all shards. It increases whenever the version of any shard increases."""
-    return Version(sum(version.epoch for version in versions), sum(version.update for version in versions))
-
-
-def cut_slices(size: int, shards: int) -> list[slice]:
-    """Return `shards` contiguous slices of a vector, whose lengths differ by at most one."""
-    if shards > size:
-        raise ThespisError(f"{size} parameters cannot be cut into {shards} shards; use fewer --shards")
-    bounds = [size * shard // shards for shard in range(shards + 1)]
-    return [slice(start, end) for start, end in pairwise(bounds)]
 
 
 def parameter_layout(network: HasParameters) -> ParameterLayout:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from thespis.roles.learner_group import LearnerGroup
     from thespis.roles.node_aggregator import NodeAggregator
     from thespis.roles.parameter_server import ParameterServer
+    from thespis.roles.push_aggregator import PushAggregator
     from thespis.roles.queue import Queue, TrainBuffer
     from thespis.roles.replay import Replay
     from thespis.roles.shard import Shard
@@ -43,6 +44,7 @@ __all__ = [
     "LocalPolicy",
     "NodeAggregator",
     "ParameterServer",
+    "PushAggregator",
     "Queue",
     "RemotePolicy",
     "Replay",
@@ -67,6 +69,7 @@ __getattr__ = lazy_names(
         "learner_group": "LearnerGroup",
         "node_aggregator": "NodeAggregator",
         "parameter_server": "ParameterServer",
+        "push_aggregator": "PushAggregator",
         "actor_policies": "LocalPolicy RemotePolicy",
         "queue": "Queue TrainBuffer",
         "shard": "Shard",

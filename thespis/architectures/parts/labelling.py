@@ -11,7 +11,7 @@ from thespis.architectures.parts.policies import build_policy_runner, build_work
 
 if TYPE_CHECKING:
     from thespis.core.context import Context
-    from thespis.core.edges import After, Draw, InsertLabelled, InsertStream, Join, PullSlice, Push, SampleLabelled
+    from thespis.core.edges import After, Draw, InsertLabelled, InsertStream, PullSlice, SampleLabelled, ServerEdges
     from thespis.roles.learner import Source
 
 
@@ -59,15 +59,13 @@ def build_updater(
     return updater
 
 
-def build_trainer(
-    ctx: Context, cfg: Any, sample: SampleLabelled, joins: Sequence[Join], pushes: Sequence[Push]
-) -> roles.Learner:
+def build_trainer(ctx: Context, cfg: Any, sample: SampleLabelled, servers: ServerEdges) -> roles.Learner:
     """A trainer: it computes gradients from labelled batches and pushes them to all servers."""
     from thespis.exchange.push_pull import PushPull
     from thespis.experience.labelled import LabelledSource
 
     network = build_worker_network(ctx, cfg)
-    exchange = PushPull(ctx, network, joins, pushes, clip=cfg.algorithm.optimizer.clip, by_steps=False)
+    exchange = PushPull(ctx, network, servers, clip=cfg.algorithm.optimizer.clip, by_steps=False)
     source = LabelledSource(ctx, sample, lambda: exchange.version, cfg.shards, cfg.trainers)
     update = cfg.algorithm.build_update(network, ctx.rng("minibatches"))
     return roles.Learner(ctx, source, update, exchange, None)
