@@ -189,7 +189,7 @@ class Push(Named, Protocol):
 
 
 class Heartbeat(Named, Protocol):
-    """Report to a group of learners that this one is alive; returns after part of the group's timeout."""
+    """Report to a group of learners that this one is alive; returns when the next report has arrived."""
 
     def __call__(self, member: Member, /) -> Awaitable[None]: ...
 
