@@ -52,22 +52,30 @@ class Run:
         return time.monotonic() - started
 
     def wait_for_process(self, learner: int, after: int) -> float:
-        """Seconds until the learner's process is another one than `after`. It imports torch only then."""
+        """Seconds until the learner has another process than `after`: a new one on local, one that is up on Ray."""
         started = time.monotonic()
-        while self.pid(learner) == after:
+        while self.pid(learner) in (None, after):
             if self.process.poll() is not None:
                 raise RuntimeError("the run has ended")
             time.sleep(0.02)
         return time.monotonic() - started
 
-    def pid(self, learner: int) -> int:
-        return int(json.loads((self.path / "topology.json").read_text())["pids"][f"learner-{learner}"])
+    def pid(self, learner: int) -> int | None:
+        """The process of a learner; None while Ray places and starts it."""
+        found: int | None = json.loads((self.path / "topology.json").read_text())["pids"].get(f"learner-{learner}")
+        return found
 
     def summary(self) -> dict[str, Any]:
         if self.process.wait() != 0:
             raise RuntimeError(f"exit code {self.process.returncode}")
         found: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
         return found
+
+    def close(self) -> None:
+        """Interrupt the run if it has not ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait()
 
 
 def harm(run: Run, every: float, until: float) -> None:
@@ -79,7 +87,9 @@ def harm(run: Run, every: float, until: float) -> None:
         if time.monotonic() > until - every:
             return
         victim, kill = number % run.learners, number % 2 == 0
-        os.kill(pid := run.pid(victim), signal.SIGKILL if kill else signal.SIGSTOP)
+        pid = run.pid(victim)
+        assert pid is not None, "all learners take part"
+        os.kill(pid, signal.SIGKILL if kill else signal.SIGSTOP)
         run.members()
         others = run.wait(lambda members: members < whole)
         if kill:
@@ -108,9 +118,12 @@ def main() -> None:
     for faults in (False, True):
         with tempfile.TemporaryDirectory() as directory:
             run = Run(Path(directory) / "run", args.learners, args.seconds, args.on)
-            if faults:
-                harm(run, args.every, time.monotonic() + args.seconds)
-            summary = run.summary()
+            try:
+                if faults:
+                    harm(run, args.every, time.monotonic() + args.seconds)
+                summary = run.summary()
+            finally:
+                run.close()
             rates.append(summary["updates"] / args.seconds)
             print(f"{'with' if faults else 'without'} faults: {rates[-1]:.1f} updates/s, {summary['learner_events']}")
     print(f"{rates[1] / rates[0]:.3f} of the updates of an undisturbed run")

@@ -203,6 +203,17 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     assert not list(tmp_path.rglob(".tmp-*")), "half-written files are left"
 
 
+@pytest.fixture
+def one_torch_thread() -> Iterator[None]:
+    """Use one torch thread: for small networks, and for results that do not depend on the number of cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def _shared() -> set[str]:
     """Return named shared memory, except that of Ray and of libraries, which other tests may use at the same time."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith(("plasma", "ray", "sem.mp-"))}

@@ -30,8 +30,10 @@ def test_cartpole_is_solved(tmp_path: Path, layout: dict[str, Any], on: str) -> 
     assert summary["eval_return_mean"] >= 475
 
 
+@pytest.mark.parametrize("on", ["simulation", "local"])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_divided_lstm_remembers_the_cue(tmp_path: Path, layout: dict[str, Any]) -> None:
+def test_a_divided_lstm_remembers_the_cue(tmp_path: Path, layout: dict[str, Any], on: str) -> None:
     settings = {"env": "thespis/Memory-v0", "actors": 1, "network": {"lstm": 32}, "stop_at_return": 0.95}
-    summary = learn(tmp_path, on="simulation", **settings | layout)
+    summary = learn(tmp_path, on=on, **settings | layout)
     assert summary["exit_reason"] == "return_reached"
+    assert summary["eval_return_mean"] >= 0.9

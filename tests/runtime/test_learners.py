@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from safetensors.numpy import load_file
 
 from thespis import train
 from thespis.core.errors import ThespisError
-from thespis.core.types import Version
+from thespis.core.types import Array, Version
 from thespis.exchange import all_reduce
 from thespis.roles import Learner
 from thespis.runs.checkpoints import read_meta, weights_sha256
@@ -101,13 +102,27 @@ def test_learners_stay_equal_and_a_seed_gives_one_result(
     assert not {name for name in found if name.startswith("group/")}, "no learner was lost, behind or in another state"
 
 
-def test_learners_have_equal_weights_after_each_of_10000_updates(stage: Stage, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("learners", [2, 3])
+def test_learners_have_equal_weights_after_each_of_10000_updates(learners: int, stage: Stage, monkeypatch: Any) -> None:
+    hashes: dict[int, list[str]] = defaultdict(list)
+    learn = Learner.learn
+
+    async def recorded(learner: Learner, batch: Any) -> Array | None:
+        priorities = await learn(learner, batch)
+        hashes[learner.updates].append(weights_sha256(learner._update.weights()))
+        return priorities
+
+    monkeypatch.setattr(Learner, "learn", recorded)
     monkeypatch.setattr(all_reduce, "_DIGEST_EVERY", 1)
     settings = {"network": {"hidden": [8], "normalize_observations": True}, "optimizer": {"anneal": True}}
-    run = simulate(stage.run, envs_per_actor=1, unroll_length=1, total_steps=31_000, **settings)
-    assert run.summary["updates"] >= 10_000
+    settings |= {"learners": learners, "actors": learners, "envs_per_actor": 1, "unroll_length": 1}
+    run = simulate(stage.run, **settings, total_steps=10_300 * learners)
+    found = [hashes[update] for update in range(1, 10_001)]
+    assert {len(each) for each in found} == {learners}
+    assert {len(set(each)) for each in found} == {1}, "all learners have one hash after every update"
+    assert len({each[0] for each in found}) == 10_000, "every update changes the weights"
     assert run.summary["learner_events"] == {}, "`diverged` counts digests that differ"
-    assert_equal(newest(stage.run), 3)
+    assert_equal(newest(stage.run), learners)
 
 
 def test_a_resumed_run_of_several_learners_equals_the_uninterrupted_one(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import stat
 import subprocess
@@ -155,6 +156,49 @@ def test_an_environment_that_hangs_while_it_is_made_is_named(on: str, perform: A
     outcome = perform(program, on, total_steps=1, env_timeout=1.0)
     assert "opener 0: EnvError: env 0: __init__ did not return within 1 s; restarting" in outcome.log
     assert outcome.summary["exit_reason"] == "total_steps", outcome.error
+
+
+class Crashes:
+    """A role whose process is killed twice, after `counting` exists; its third process leaves a file."""
+
+    def __init__(self, ctx: Any, counting: Path, survived: Path) -> None:
+        self._ctx, self._counting, self._survived = ctx, counting, survived
+
+    async def run(self) -> None:
+        while not self._counting.exists():
+            await self._ctx.sleep(0.01)
+        if self._ctx.identity.restarts < 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._survived.touch()
+
+
+class Counts:
+    """A role that counts a step every few milliseconds until the other survives, then the rest of `steps`."""
+
+    def __init__(self, ctx: Any, counting: Path, survived: Path, steps: int) -> None:
+        self._ctx, self._counting, self._survived, self._steps = ctx, counting, survived, steps
+
+    async def run(self) -> None:
+        self._counting.touch()
+        for _ in range(self._steps - 1):
+            self._ctx.count("env_steps")
+            if not self._survived.exists():
+                await self._ctx.sleep(0.002)
+        while not self._survived.exists():
+            await self._ctx.sleep(0.01)
+        self._ctx.count("env_steps")
+
+
+@pytest.mark.parametrize("on", ["ray"])
+def test_no_report_is_lost_with_another_process(on: str, perform: Any, tmp_path: Path) -> None:
+    files, steps = (tmp_path / "counting", tmp_path / "survived"), 20_000
+    program = Program("reports")
+    program.at(restarts=2).add("crasher", Crashes, *files)
+    program.at().add("counter", Counts, *files, steps)
+    outcome = perform(program, on, total_steps=steps)
+    assert outcome.summary["restarts"] == 2
+    assert outcome.summary["exit_reason"] == "total_steps", outcome.error
+    assert outcome.summary["env_steps"] == steps
 
 
 @pytest.mark.parametrize("on", ["ray"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +44,7 @@ from thespis.networks.configs import DPGNetworkConfig
 from thespis.roles import Learner, LearnerGroup, NodeAggregator
 from thespis.runs.checkpoints import weights_sha256
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("one_torch_thread")]
 BOX, CHOICE, FORCE = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), spaces.Box(-1, 1, (2,), np.float32)
 STEPS, COLUMNS, ROWS, BURN, LEARNED, LSTM = 4, 6, 8, 2, 4, 5
 BUDGET = Budget(100_000)
@@ -238,14 +237,6 @@ def batches(name: str, learners: int, update: int) -> list[Any]:
 
 def together(parts: list[Any]) -> Any:
     return concatenate(parts) if isinstance(parts[0], Unroll) else divided(concat_batches(parts))
-
-
-@pytest.fixture(autouse=True)
-def exact() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def build_node(algorithm: Algorithm[Any], index: int, group: LearnerGroup) -> NodeAggregator:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -13,13 +11,7 @@ from torch import Tensor, nn
 from thespis.networks.heads import Categorical
 from thespis.networks.numpy.mlp import heads_forward, mlp_forward, use_numpy
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def _parameters(layers: list[nn.Linear]) -> list[Tensor]:

@@ -7,12 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import FakeContext, play, settle
+import torch
+from fakes import FakeContext, FakeEdge, play, settle
 
+from thespis.core.budget import Budget
+from thespis.core.config import OptimizerConfig
 from thespis.core.context import Identity
+from thespis.core.edges import GroupEdges
 from thespis.core.errors import ThespisError
 from thespis.core.payloads import Admission, Combined, Contribution, Member
 from thespis.core.program import Program
+from thespis.exchange.all_reduce import AllReduce
+from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 from thespis.roles import LearnerGroup
 
 TIMEOUT = 4.0
@@ -183,6 +189,50 @@ def test_a_round_ends_without_a_learner_whose_process_ended() -> None:
         found = await waiting
         assert found is not None and found.learners == 1 and found.gradients is not None and found.gradients == [3]
         assert ctx.counters()["group/lost"] == 1
+
+    play(scene())
+
+
+def test_one_heartbeat_of_a_learner_is_always_pending() -> None:
+    """Without one, the group would notice only after its timeout that the learner's process has ended."""
+
+    async def scene() -> None:
+        made = LearnerGroup(FakeContext(Identity("group", 0, 0)), learners=1, timeout=0.02, averages=True)
+        left, ended, pending = [], asyncio.Event(), 0
+
+        async def heartbeat(who: Member) -> None:
+            nonlocal pending
+            pending += 1
+            await made.heartbeat(who)
+            pending -= 1
+            left.append(pending)
+            if len(left) == 10:
+                ended.set()
+
+        ctx = FakeContext(Identity("learner", 0, 0, incarnation=1))
+        edges = GroupEdges(*map(FakeEdge, (heartbeat, made.join, made.offer, made.combine)))
+        parameter = torch.zeros(1, requires_grad=True)
+        exchange = AllReduce(ctx, ScheduledOptimizer(ctx, OptimizerConfig(), [parameter], Budget(1)), edges)
+        sending = asyncio.create_task(exchange._send_heartbeats())
+        await ended.wait()
+        assert min(left) >= 1
+        sending.cancel()
+
+    play(scene())
+
+
+def test_the_last_heartbeat_of_a_learner_that_left_returns() -> None:
+    """An aggregator forwards it, and would keep the call forever."""
+
+    async def scene() -> None:
+        made, _ = group()
+        await entered(made, 0, 1)
+        made._timeout = 0.0
+        last = asyncio.create_task(made.heartbeat(member(1)))
+        await settle()
+        assert not last.done()
+        await made.leave(member(1), silent=False)
+        await last
 
     play(scene())
 

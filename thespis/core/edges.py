@@ -200,7 +200,7 @@ class Push(Named, Protocol):
 
 
 class Heartbeat(Named, Protocol):
-    """Report to a group of learners, or to an aggregator, that this one is alive; returns after part of its timeout."""
+    """Report to a group of learners, or to an aggregator, that this one is alive; returns when the next has arrived."""
 
     def __call__(self, member: Member, /) -> Awaitable[None]: ...
 

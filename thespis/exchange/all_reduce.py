@@ -164,9 +164,15 @@ class AllReduce:
             await self._group.offer(self._member, ({name: array.copy() for name, array in arrays.items()}, values))
 
     async def _send_heartbeats(self) -> None:
-        """Send heartbeats forever, also while this learner waits for a batch."""
+        """Send heartbeats forever, also while this learner waits for a batch.
+
+        Two calls are in flight, because the group keeps one until the next arrives.
+        """
+        pending = self._ctx.ahead(self._group.heartbeat(self._member))
         while True:
-            await self._group.heartbeat(self._member)
+            following = self._ctx.ahead(self._group.heartbeat(self._member))
+            await pending
+            pending = following
 
     def _digest(self) -> int:
         digest = 0

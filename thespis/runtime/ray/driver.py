@@ -184,8 +184,13 @@ class RaySupervisor(Supervisor):
             del self._actors[process.name]
         for other in self._actors.values():
             if other.address is not None:
-                other.handle.handle_command.remote("gone", process.callers)
+                self._in_background(self._send_gone(other.name, process.callers))
         self._on_ended(process)
+
+    async def _send_gone(self, name: str, callers: list[tuple[str, int, int]]) -> None:
+        """Tell a process whose calls to cancel. Its reply carries reports, as that of every command."""
+        with suppress(KeyError, RuntimeError):  # the process is lost too
+            await self._send_command(name, "gone", callers)
 
     async def _wait_for_placement(self, process: RayManagedProcess) -> None:
         """Wait until the process is placed. After the time limit, log it; fail only if no process of its role is up."""
