@@ -146,6 +146,7 @@ class ApexOwn(ExperimentSettings, total=False):
 class LearnersSettings(TypedDict, total=False):
     learners: int
     learners_per_node: int | None
+    all_reduce: Literal["group", "gloo"]
     learner_timeout: float
 
 

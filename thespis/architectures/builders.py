@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from thespis.core.config import Experiment, ReplayConfig
     from thespis.core.context import Context
     from thespis.core.edges import Draw, Insert, InsertStream, Next, Prioritise, Publish, Pull, PullForActing
+    from thespis.core.learners_config import LearnersConfig
     from thespis.envs.autoreset import Environments
     from thespis.envs.spaces import Spaces
     from thespis.exchange.protocol import Exchange
@@ -127,7 +128,14 @@ def build_exchange(ctx: Context, cfg: Any, group: GroupEdges | None, optimizer: 
     from thespis.exchange.all_reduce import AllReduce
     from thespis.exchange.local import LocalExchange
 
-    return AllReduce(ctx, optimizer, group, cfg.group.compression_of_learners) if group else LocalExchange(optimizer)
+    if group is None:
+        return LocalExchange(optimizer)
+    learners: LearnersConfig = cfg.group
+    if learners.all_reduce == "group":
+        return AllReduce(ctx, optimizer, group, learners.compression_of_learners)
+    from thespis.exchange.collective import CollectiveAllReduce
+
+    return CollectiveAllReduce(ctx, optimizer, group, cfg.algorithm.averages, learners.learner_timeout)
 
 
 # -- the weight store and the replay --------------------------------------------------------------

@@ -44,6 +44,8 @@ def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: fl
         return [None]
     if learners.compression.compresses:
         p.notes.append(learners.compression.describe())
+    if learners.all_reduce != "group":
+        p.notes.append(f"gradients: {learners.all_reduce} adds them up between the learners, outside the edges")
     handle: Handle[roles.LearnerGroup] = p.at(colocate="group", cpus=0, restarts=3).add(
         "group",
         roles.LearnerGroup,
@@ -58,7 +60,8 @@ def add_group(p: Program, cfg: Experiment, learners: LearnersConfig, preempt: fl
     entry = handle.edge(group.heartbeat), handle.edge(group.join), handle.edge(group.offer)
     preemption = PreemptionEdges(handle.edge(group.ready), handle.edge(group.preempt)) if preempt != 1.0 else None
     if learners.learners_per_node is None:
-        return [GroupEdges(*entry, handle.edge(group.combine), preemption)] * learners.learners
+        combine = handle.edge(group.combine) if learners.all_reduce == "group" else handle.edge(group.agree)
+        return [GroupEdges(*entry, combine, preemption)] * learners.learners
     above = NodeEdges(*entry, handle.edge(group.combine_node), handle.edge(group.leave), preemption)
     return [edges for node in learners.nodes for edges in add_aggregator(p, cfg, learners, node, above)]
 

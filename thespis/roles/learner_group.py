@@ -83,6 +83,7 @@ class LearnerGroup:
             "join": Method("gradients", gives="state"),
             "offer": Method("gradients", takes="state"),
             "combine": Method("gradients", takes="gradients", gives="gradients"),
+            "agree": Method("gradients", takes="vote", gives="votes"),
             "combine_node": Method("gradients", takes="gradients", gives="gradients"),
             "leave": Method("gradients", takes="signal"),
             "ready": Method("gradients", takes="signal"),
@@ -125,7 +126,7 @@ class LearnerGroup:
     def validate(name: str, settings: Mapping[str, Any], incoming: Sequence[Edge]) -> None:
         """Refuse to wait for learners that do not exist."""
         nodes, learners = sum(edge.method == "combine_node" for edge in incoming), settings["learners"]
-        callers = sum(edge.method == "combine" for edge in incoming) + nodes * settings.get("per_node", 1)
+        callers = sum(edge.method in ("combine", "agree") for edge in incoming) + nodes * settings.get("per_node", 1)
         if callers != learners:
             raise ThespisError(f"{name}: the group waits for {learners} learners, but {callers} call it")
 
@@ -189,6 +190,10 @@ class LearnerGroup:
         if self._members.get(member.learner) != member.incarnation:
             return None
         return await self._contribute(_Part([member], part, [] if part.statistics is None else [part.statistics]))
+
+    async def agree(self, member: Member, part: Contribution) -> Combined | None:
+        """Take part in a round of a `CollectiveAllReduce`: a vote instead of gradients, as statistics."""
+        return await self.combine(member, part)
 
     async def combine_node(self, given: NodeContribution) -> Combined | None:
         """Contribute for learners of one node, which leave the group if their aggregator's process ends."""
