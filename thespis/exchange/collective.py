@@ -105,7 +105,7 @@ class CollectiveAllReduce(AllReduce):
 
     async def begin(self, replica: Replica) -> None:
         """Enter the group without a ring."""
-        self._ring = None
+        self._abandon()
         await super().begin(replica)
 
     async def _reduce(self, gradients: list[Tensor] | None, rows: int) -> bool:
@@ -123,14 +123,14 @@ class CollectiveAllReduce(AllReduce):
                 failure = await self._add_up(gradients, members, votes)
                 if failure is None:
                     return True
-                self._ring, failures = None, failures + 1
+                failures += 1
                 if failures == _ATTEMPTS:
                     raise ThespisError(
                         f"{self._ctx.identity}: the learners cannot add up their gradients by gloo ({failure}); let "
                         "their nodes accept connections from each other, or give --all-reduce group"
                     )
         except BaseException:
-            self._ring = None  # ends its connections, so that no member waits for this learner
+            self._abandon()
             raise
 
     async def _add_up(self, gradients: list[Tensor], members: list[Member], votes: Sequence[_Message]) -> str | None:
@@ -148,15 +148,20 @@ class CollectiveAllReduce(AllReduce):
             return "another learner failed"
         except RuntimeError as error:  # of torch.distributed
             failure = str(error)
+            self._abandon()
         outcomes = await self._send(_Message(self._member, _Stage.DONE if failure is None else _Stage.FAILED))
         done = [outcome.member for outcome in outcomes if outcome.stage == _Stage.DONE]
-        return None if done == members else failure or "another learner failed"
+        if done == members:
+            return None
+        self._abandon()
+        return failure or "another learner failed"
 
     async def _connect(self, members: list[Member], rank: int, again: bool) -> None:
         """Make the ring of these members. `again`: some of them had one."""
         if self.leads and (again or self._had_ring):
             self._ctx.count("group/ring_rebuilt")
-        self._ring, self._had_ring = None, True
+        self._abandon()
+        self._had_ring = True
 
         async def swap(addresses: Addresses) -> Addresses:
             replies = await self._send(_Message(self._member, _Stage.CONNECT, addresses=addresses))
@@ -177,6 +182,12 @@ class CollectiveAllReduce(AllReduce):
             await self._blocking.run(self._ring.add_up, self._mean)
         sent = self._ring.sent_bytes(self._mean)
         self._ctx.count_traffic(self._edge, sent, sent)  # each byte counts at its sender
+
+    def _abandon(self) -> None:
+        """End the connections of the ring, so that no member waits for this learner."""
+        if self._ring is not None:
+            self._ring.close()
+        self._ring = None
 
     async def _vote(self, stage: _Stage, rows: int) -> list[_Message]:
         ring = 0 if self._ring is None else self._ring.number

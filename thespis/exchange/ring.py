@@ -26,7 +26,7 @@ class Ring:
     """Connections between equal learners.
 
     It is never the default process group, so user code may have one. Its listening socket is bound to `host` alone.
-    When the object is deleted, its connections end, and so does the wait of every other member.
+    `close` ends its connections, and thereby the wait of every other member.
     """
 
     def __init__(
@@ -48,11 +48,16 @@ class Ring:
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
         options._timeout = timedelta(seconds=timeout)
-        self._group = dist.ProcessGroupGloo(self._store, rank, self._size, options)
+        self._group: dist.ProcessGroupGloo | None = dist.ProcessGroupGloo(self._store, rank, self._size, options)
 
     def add_up(self, vector: Tensor) -> None:
         """Replace a vector by its sum over all members, equal to the bit; raises `RuntimeError` if one is gone."""
+        assert self._group is not None
         self._group.allreduce([vector]).wait()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """End all connections. No thread may be in `add_up`."""
+        self._group = None  # errors may still refer to this object, so its own end would be too late
 
     def sent_bytes(self, vector: Tensor) -> int:
         """Bytes that each member sends to add up a vector: nearly twice the vector, however many members there are."""
