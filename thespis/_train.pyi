@@ -144,6 +144,7 @@ class A3cAPPO(A3cOwn, ServersSettings, CompressionSettings, APPOSettings, Unroll
 class LearnersSettings(TypedDict, total=False):
     learners: int
     learners_per_node: int | None
+    all_reduce: Literal["group", "gloo"]
     learner_timeout: float
 
 

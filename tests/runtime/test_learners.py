@@ -296,8 +296,26 @@ def test_learners_on_two_nodes_survive_their_aggregator(stage: Stage) -> None:
     assert (found["group/lost"], found["group/entered"]) == (3, 3)
 
 
-def test_learners_on_processes_survive_each_other(stage: Stage) -> None:
-    words = "--actors 3 --learners 3 --envs-per-actor 4 --eval-episodes 1 --checkpoint-every 1 --report-every 0.1"
+@pytest.mark.parametrize(("architecture", "steps", "reward"), [("impala", 40_000, 50), ("ppo", 6_000, 0)])
+def test_learners_in_a_ring_learn_and_stay_equal(architecture: str, steps: int, reward: float, stage: Stage) -> None:
+    """`reward`: mean return of the last episodes; a random policy has 22."""
+    run = simulate(stage.run, architecture, on="local", all_reduce="gloo", total_steps=steps)
+    summary = run.summary
+    assert summary["exit_reason"] == "total_steps" and summary["learner_events"] == {}
+    assert_equal(newest(stage.run), 3)
+    assert summary["return_mean_100"] > reward
+    ring, votes = (summary["edges"][f"learner.{edge}"] for edge in ("learner.all_reduce", "group.agree"))
+    assert "learner.group.combine" not in summary["edges"]
+    assert (
+        ring["calls"] >= summary["updates"] and votes["bytes"] / votes["calls"] < 1000 < ring["bytes"] / ring["calls"]
+    )
+    assert "gloo" in " ".join(json.loads((stage.run / "topology.json").read_text())["notes"])
+
+
+@pytest.mark.parametrize("all_reduce", ["group", "gloo"])
+def test_learners_on_processes_survive_each_other(all_reduce: str, stage: Stage) -> None:
+    words = f"--all-reduce {all_reduce} "
+    words += "--actors 3 --learners 3 --envs-per-actor 4 --eval-episodes 1 --checkpoint-every 1 --report-every 0.1"
     process = stage.start("train", "impala", "--run-dir", stage.run, *words.split(), "--total-steps", 10**9)
 
     def members() -> float:
@@ -325,6 +343,7 @@ def test_learners_on_processes_survive_each_other(stage: Stage) -> None:
     assert_equal(saved, 3)
     found = counters(stage.run)
     assert (found["group/lost"], found["group/entered"], found["group/timeouts"]) == (2, 2, 1)
+    assert (found.get("group/ring_rebuilt", 0) >= 4) == (all_reduce == "gloo"), "without and with each of two learners"
 
 
 @pytest.mark.parametrize(
@@ -345,11 +364,15 @@ def test_learners_on_processes_survive_each_other(stage: Stage) -> None:
         ("impala", {**FOUR, "learners_per_node": 3}, "cannot be divided into nodes of 3"),
         ("impala", {**FOUR, "learners_per_node": 4}, "puts all 4 learners on one node"),
         ("impala", {**FOUR, "learners_per_node": 1}, "at least 2"),
+        ("impala", {"all_reduce": "gloo"}, "--all-reduce gloo is for several learners"),
+        ("apex", {**FOUR, "all_reduce": "gloo"}, "real connections, which the simulation has not"),
+        ("impala", {**FOUR, "all_reduce": "gloo", "on": "local", "learners_per_node": 2}, "needs no aggregators"),
+        ("ppo", {**FOUR, "all_reduce": "gloo", "on": "ray", "gradients": "int8"}, "cannot send --gradients int8"),
     ],
 )
 def test_what_several_learners_cannot_do_is_refused(
     architecture: str, settings: dict[str, Any], says: str, stage: Stage
 ) -> None:
     with pytest.raises(ThespisError, match=says):
-        train(architecture, quiet=True, run_dir=stage.run, on="simulation", **settings)
+        train(architecture, quiet=True, run_dir=stage.run, **{"on": "simulation", **settings})
     assert not stage.run.exists()

@@ -85,6 +85,16 @@ def test_an_interrupted_run_goes_on_with_other_actors(stage: Stage) -> None:
     assert directories() == before
 
 
+def test_learners_in_a_ring(stage: Stage) -> None:
+    words = f"--run-dir {stage.run} --on ray --learners 2 --actors 2 --all-reduce gloo --envs-per-actor 4"
+    ended = stage.thespis("train", "impala", *words.split(), "--eval-episodes", 0, "--total-steps", 4000, seconds=100)
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads((stage.run / "summary.json").read_text())
+    ring = summary["edges"]["learner.learner.all_reduce"]
+    assert ring["calls"] >= 2 * summary["updates"] > 0 and ring["bytes"] > 0
+    assert summary["learner_events"] == {}
+
+
 def test_a_killed_driver_leaves_nothing(stage: Stage) -> None:
     before = directories()
     process = begin(stage, "--total-steps", FOREVER)

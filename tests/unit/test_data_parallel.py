@@ -36,6 +36,7 @@ from thespis.core.edges import GroupEdges, NodeEdges
 from thespis.core.types import Array, Inputs, ReplaySample, SequenceBatch, TransitionBatch, Unroll
 from thespis.envs.spaces import Spaces
 from thespis.exchange.all_reduce import AllReduce
+from thespis.exchange.collective import CollectiveAllReduce
 from thespis.exchange.local import LocalExchange
 from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
 from thespis.experience.concat import concat_batches
@@ -172,7 +173,12 @@ class NoSource:
 
 
 def build(
-    algorithm: Algorithm[Any], space: Spaces, rng: Any, index: int, made: LearnerGroup | NodeAggregator | None
+    algorithm: Algorithm[Any],
+    space: Spaces,
+    rng: Any,
+    index: int,
+    made: LearnerGroup | NodeAggregator | None,
+    ring: bool = False,
 ) -> Learner:
     ctx = FakeContext(Identity("learner", index, run_seed=0, incarnation=1))
     network = algorithm.build_network(space, seed=3)
@@ -183,6 +189,8 @@ def build(
     else:
         edges = GroupEdges(*map(YieldingEdge, (made.heartbeat, made.join, made.offer, made.combine)))
         exchange = AllReduce(ctx, optimizer, edges)
+        if ring:
+            exchange = CollectiveAllReduce(ctx, optimizer, edges, algorithm.averages, timeout=10.0)
 
     async def publish(weights: Any) -> None: ...
 
@@ -247,11 +255,12 @@ def build_node(algorithm: Algorithm[Any], index: int, group: LearnerGroup) -> No
 
 @pytest.mark.parametrize(
     ("learners", "per_node", "updates"),
-    [(2, 1, 20), (2, 1, 200), (4, 1, 200), (4, 2, 200)],
-    ids=["2-20", "2-200", "4-200", "2x2-200"],
+    [(2, 1, 20), (2, 1, 200), (4, 1, 200), (4, 2, 200), (3, 0, 20)],
+    ids=["2-20", "2-200", "4-200", "2x2-200", "ring-20"],
 )
 @pytest.mark.parametrize("name", CASES)
 def test_learners_equal_one_with_all_their_data(name: str, learners: int, per_node: int, updates: int) -> None:
+    """`per_node`: 0 for a ring."""
     algorithm = CASES[name]
     space = Spaces(BOX, FORCE if name in ("dpg", "sac") else CHOICE)
     group = LearnerGroup(
@@ -264,7 +273,8 @@ def test_learners_equal_one_with_all_their_data(name: str, learners: int, per_no
         groups = [nodes[index // per_node] for index in range(learners)]
 
     async def scene() -> None:
-        many = [build(algorithm, space, Part(index), index, groups[index]) for index in range(learners)]
+        ring = per_node == 0
+        many = [build(algorithm, space, Part(index), index, groups[index], ring) for index in range(learners)]
         one = build(algorithm, space, Whole(learners, getattr(algorithm, "minibatches", 1)), 0, None)
         await asyncio.gather(*(each._exchange.begin(each) for each in many))
         start = parameters(one)

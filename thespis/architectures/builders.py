@@ -186,6 +186,8 @@ def add_group(p: Program, cfg: Any, preempt: float = 1.0) -> list[GroupEdges | N
         return [None]
     if learners.compression.compresses:
         p.notes.append(learners.compression.describe())
+    if learners.all_reduce != "group":
+        p.notes.append(f"gradients: {learners.all_reduce} adds them up between the learners, outside the edges")
     handle: Handle[roles.LearnerGroup] = p.at(colocate="group", cpus=0, restarts=3).add(
         "group",
         roles.LearnerGroup,
@@ -197,7 +199,10 @@ def add_group(p: Program, cfg: Any, preempt: float = 1.0) -> list[GroupEdges | N
         compression=learners.compression,
     )
     if learners.learners_per_node is None:
-        return [group_edges(handle, roles.LearnerGroup, preempt != 1.0)] * learners.learners
+        edges = group_edges(handle, roles.LearnerGroup, preempt != 1.0)
+        if learners.all_reduce != "group":
+            edges = edges._replace(combine=handle.edge(roles.LearnerGroup.agree))
+        return [edges] * learners.learners
     above = node_edges(handle, preempt != 1.0)
     return [edges for node in learners.nodes for edges in [add_aggregator(p, cfg, node, above)] * len(node)]
 

@@ -42,7 +42,7 @@ def run(words: list[str]) -> int:
 
 
 def text(program: Program) -> str:
-    """Return the processes with their roles, then the edges, as text."""
+    """Return the processes with their roles, then the edges and the notes, as text."""
     numbers = Counter(spec.role for spec in program.roles)
     lines = ["processes"]
     for process, count in _process_counts(program).items():
@@ -56,6 +56,7 @@ def text(program: Program) -> str:
         payloads = arrow.carries
         line = f"  {arrow.caller:12} x{numbers[arrow.caller]:<4} --{payloads.kind}--> {arrow.service}.{arrow.method}"
         lines.append(f"{line}({payloads.takes})" + (f" -> {payloads.gives}" if payloads.gives else ""))
+    lines += ["notes", *(f"  {note}" for note in program.notes)] if program.notes else []
     return "\n".join(lines)
 
 

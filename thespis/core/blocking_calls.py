@@ -38,18 +38,19 @@ class BlockingCalls:
     """Runs functions, one at a time, that call `wait_for`.
 
     The event loop blocks while the function computes, as it does without a thread. So nothing depends on the timing of
-    threads, and a simulation stays deterministic. With `ctx.threaded` the other roles of the process continue.
+    threads, and a simulation stays deterministic. With `threaded` the other roles of the process continue.
     """
 
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
+    def __init__(self, ctx: Context, threaded: bool = False) -> None:
+        """`threaded`: the event loop continues, as it does with `ctx.threaded`. Functions that block need it."""
+        self._threaded = threaded or ctx.threaded
         self._thread = ThreadPoolExecutor(1, f"{ctx.identity}")
         self._run: _Run | None = None
 
     async def run(self, function: Callable[..., _T], *args: Any) -> _T:
         """Return `function(*args)`. If this call is cancelled, `wait_for` raises in the function, which thus ends."""
         loop = asyncio.get_running_loop()
-        if self._ctx.threaded:
+        if self._threaded:
             ready: asyncio.Queue[_Work | None] = asyncio.Queue()
             run = _Run(lambda work: _post(loop, ready, work))
             return await self._serve(run, self._thread.submit(self._execute, run, function, args), ready.get)

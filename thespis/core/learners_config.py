@@ -146,7 +146,7 @@ class ParallelConfig:
 class LearnersConfig:
     """Several learners. Each takes batches from its own part of the actors; all make one update together."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("learners", "learners_per_node")
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("learners", "learners_per_node", "all_reduce")
 
     learners: RoleCount = 1
     """Number of learners. Each computes gradients of its own batch, and all apply the mean. An update then learns from
@@ -154,6 +154,9 @@ class LearnersConfig:
     learners_per_node: Annotated[int, Bounds(least=2)] | None = None
     """Put this many learners on each node of a cluster, and add their gradients up there, so that one message per node
     and update travels between the nodes."""
+    all_reduce: Literal["group", "gloo"] = "group"
+    """How gradients become their mean: group (each learner sends them to the group, which returns the mean), or gloo
+    (torch.distributed adds them up in a ring of learners; for learners on several nodes of a trusted network)."""
     learner_timeout: Positive = 3.0
     """Continue without a learner that sends no heartbeat for N seconds. It must be longer than the computation of one
     gradient."""
@@ -172,8 +175,11 @@ class LearnersConfig:
                 )
             if self.learners_per_node is not None:
                 raise ThespisError("--learners-per-node is for several learners; give --learners, or leave it off")
+            if self.all_reduce != "group":
+                raise ThespisError(f"--all-reduce {self.all_reduce} is for several learners; give --learners 2 or more")
             return
         self._check_nodes()
+        self._check_all_reduce(cfg)
         if self.learners > cfg.actors:
             raise ThespisError(
                 f"--learners is {self.learners}, but there are only {cfg.actors} actors to feed them; give at least "
@@ -200,6 +206,22 @@ class LearnersConfig:
             raise ThespisError(
                 f"--learners-per-node {self.learners_per_node} puts all {self.learners} learners on one node, so "
                 "nothing would travel between nodes; give more --learners, or leave it off"
+            )
+
+    def _check_all_reduce(self, cfg: Experiment) -> None:
+        if self.all_reduce == "group":
+            return
+        flag = f"--all-reduce {self.all_reduce}"
+        if cfg.on == "simulation":
+            raise ThespisError(f"{flag} opens real connections, which the simulation has not; give --on local or ray")
+        if self.compression.compresses:
+            raise ThespisError(
+                f"{flag} adds up float32, so it cannot send --gradients {self.compression.gradients}; leave off one"
+            )
+        if self.learners_per_node is not None:
+            raise ThespisError(
+                f"{flag} needs no aggregators, because its ring has no centre; leave off one of "
+                "--all-reduce and --learners-per-node"
             )
 
     @property

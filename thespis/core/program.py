@@ -239,7 +239,7 @@ class Program:
         self.roles: list[RoleSpec] = []
         self._named: defaultdict[str, list[RoleSpec]] = defaultdict(list)
         self.notes: list[str] = []
-        """Lines that a run logs when it starts."""
+        """What the roles and edges do not show. A run logs these lines when it starts."""
 
     def at(self, **where: Unpack[PlacementOptions]) -> Placement:
         """Return a placement, to which roles are added; `Placement` documents the arguments."""
@@ -365,6 +365,7 @@ class Program:
                 }
                 for arrow in self.arrows()
             ],
+            "notes": list(self.notes),
         }
 
 

@@ -88,12 +88,8 @@ class AllReduce:
 
     async def apply(self, gradients: list[Tensor] | None, rows: int = 1) -> bool:
         """Apply the mean gradients of all learners; return False if one of them has none, or if they are not finite."""
-        message = None if gradients is None else await self._encode(await self._optimizer.whole(gradients))
-        combined = (await self._combine(gradients=message, rows=rows)).gradients
-        if combined is None or message is None:
+        if not await self._reduce(None if gradients is None else await self._optimizer.whole(gradients), rows):
             return False
-        # A copy, because the optimiser clips in place and other learners read the same memory.
-        read_combined(combined, message, into=self._mean.numpy())
         applied = await self._optimizer.apply_whole(_split(self._mean, self._optimizer.shapes))
         if applied and self._compressor is not None:
             self._compressor.commit()
@@ -116,6 +112,16 @@ class AllReduce:
                 self._compressor.restore(memory)
             else:
                 self._compressor.forget()
+
+    async def _reduce(self, gradients: list[Tensor] | None, rows: int) -> bool:
+        """Write the mean gradients of all learners to `_mean`; return False if one of them has none."""
+        message = None if gradients is None else await self._encode(gradients)
+        combined = (await self._combine(gradients=message, rows=rows)).gradients
+        if combined is None or message is None:
+            return False
+        # A copy, because the optimiser clips in place and other learners read the same memory.
+        read_combined(combined, message, into=self._mean.numpy())
+        return True
 
     async def _encode(self, gradients: list[Tensor]) -> GradientMessage | None:
         """The gradients as one message; None if compressed ones are not finite, because no memory may hold them."""

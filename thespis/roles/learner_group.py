@@ -37,6 +37,8 @@ LEARNER_METHODS = {
     "preempt": Method("gradients", gives="signal"),
 }
 """The methods that a learner calls, of its group or of the aggregator of its node."""
+_RING_METHODS = {"agree": Method("gradients", takes="vote", gives="votes")}
+"""The method that a learner calls instead of `combine`, if the learners add their gradients up between them."""
 _NODE_METHODS = {
     "combine_node": Method("gradients", takes="gradients", gives="gradients"),
     "leave": Method("gradients", takes="signal"),
@@ -92,7 +94,7 @@ class LearnerGroup:
     state; a restart loses it.
     """
 
-    description: ClassVar = RoleDescription(methods=LEARNER_METHODS | _NODE_METHODS, forgets=True)
+    description: ClassVar = RoleDescription(methods=LEARNER_METHODS | _RING_METHODS | _NODE_METHODS, forgets=True)
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class LearnerGroup:
     def validate(name: str, settings: Mapping[str, Any], incoming: Sequence[Edge]) -> None:
         """Refuse to wait for learners that do not exist."""
         nodes, learners = sum(edge.method == "combine_node" for edge in incoming), settings["learners"]
-        callers = sum(edge.method == "combine" for edge in incoming) + nodes * settings.get("per_node", 1)
+        callers = sum(edge.method in ("combine", "agree") for edge in incoming) + nodes * settings.get("per_node", 1)
         if callers != learners:
             raise ThespisError(f"{name}: the group waits for {learners} learners, but {callers} call it")
 
@@ -200,6 +202,10 @@ class LearnerGroup:
         if self._members.get(member.learner) != member.incarnation:
             return None
         return await self._contribute(_Part([member], part, [] if part.statistics is None else [part.statistics]))
+
+    async def agree(self, member: Member, part: Contribution) -> Combined | None:
+        """Take part in a round of a `CollectiveAllReduce`: a vote instead of gradients, as statistics."""
+        return await self.combine(member, part)
 
     async def combine_node(self, given: NodeContribution) -> Combined | None:
         """Contribute for learners of one node, which leave the group if their aggregator's process ends."""

@@ -67,7 +67,14 @@ def build_exchange(ctx: Context, cfg: Any, group: GroupEdges | None, optimizer: 
     from thespis.exchange.all_reduce import AllReduce
     from thespis.exchange.local import LocalExchange
 
-    return AllReduce(ctx, optimizer, group, cfg.group.compression_of_learners) if group else LocalExchange(optimizer)
+    if group is None:
+        return LocalExchange(optimizer)
+    learners: LearnersConfig = cfg.group
+    if learners.all_reduce == "group":
+        return AllReduce(ctx, optimizer, group, learners.compression_of_learners)
+    from thespis.exchange.collective import CollectiveAllReduce
+
+    return CollectiveAllReduce(ctx, optimizer, group, cfg.algorithm.averages, learners.learner_timeout)
 
 
 def build_preemption(ctx: Context, group: GroupEdges | None, version: Callable[[], Version]) -> Preemption | None:
