@@ -1,8 +1,7 @@
 """The roles that architectures share: each `add_*` function adds one to a program, with its place and its edges.
 
 A place says in which process and on which node a role runs; the roles of one process fail and restart together.
-`parts/` has what an architecture need not know: how the role's object is built in its process. Names imported `as`
-themselves are exported for architectures with roles of their own.
+`parts/` has what an architecture need not know: how the role's object is built in its process.
 """
 
 from __future__ import annotations
@@ -13,19 +12,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from thespis import roles
 from thespis.architectures.parts.actors import build_evaluator, build_replay_actor, build_unroll_actor
-from thespis.architectures.parts.actors import build_evaluator_with as build_evaluator_with
-from thespis.architectures.parts.actors import build_exploring_actor as build_exploring_actor
-from thespis.architectures.parts.actors import return_discount as return_discount
 from thespis.architectures.parts.demonstrations import build_demonstrations
 from thespis.architectures.parts.group import build_aggregator, group_edges, node_edges
 from thespis.architectures.parts.inference import build_inference, build_remote_actor, tls_of
 from thespis.architectures.parts.learners import build_queue_learner, build_replay_learner
 from thespis.architectures.parts.model_parallel import build_shard, shard_edges
-from thespis.architectures.parts.policies import build_environments as build_environments
-from thespis.architectures.parts.policies import build_policy_runner as build_policy_runner
-from thespis.architectures.parts.policies import build_worker_network as build_worker_network
-from thespis.architectures.parts.replay import Replayed, build_replay
-from thespis.architectures.parts.replay import ReplayShards as ReplayShards
+from thespis.architectures.parts.replay import Replayed, ReplayShards, build_replay
 from thespis.architectures.parts.weights import build_compressed_weights
 from thespis.core.edges import GroupEdges, NodeEdges, PullForActing, ReplayEdges, ShardEdges
 from thespis.core.errors import ThespisError

@@ -8,16 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 from thespis import roles
-from thespis.architectures.builders import (
-    ReplayShards,
-    add_replay,
-    build_environments,
-    build_evaluator_with,
-    build_exploring_actor,
-    build_policy_runner,
-    build_worker_network,
-    return_discount,
-)
+from thespis.architectures.builders import add_replay
+from thespis.architectures.parts.actors import build_evaluator_with, build_exploring_actor, return_discount
+from thespis.architectures.parts.policies import build_environments, build_policy_runner, build_worker_network
+from thespis.architectures.parts.replay import ReplayShards
 from thespis.core.bounds import Bounds, Positive, ShardCount
 from thespis.core.edges import PullSlice, ServerEdges
 from thespis.core.errors import ThespisError

@@ -219,10 +219,7 @@ class LearnersConfig:
                 f"{flag} adds up float32, so it cannot send --gradients {self.compression.gradients}; leave off one"
             )
         if self.learners_per_node is not None:
-            raise ThespisError(
-                f"{flag} needs no aggregators, because its ring has no centre; leave off one of "
-                "--all-reduce and --learners-per-node"
-            )
+            raise ThespisError(f"{flag} has no centre to aggregate for; leave off it or --learners-per-node")
 
     @property
     def indices(self) -> range:
@@ -265,21 +262,18 @@ class LearnersConfig:
         return f"learners {index // self.learners_per_node}"
 
 
-_OF_REPLAYS = ("learners",)  # a saved replay belongs to one of this many learners
-
-
 @dataclass(frozen=True)
 class ReplayLearnersConfig(LearnersConfig):
     """Several learners, each with its own replay: an equal part of --replay.capacity."""
 
-    FIXED: ClassVar[tuple[str, ...]] = _OF_REPLAYS
+    FIXED: ClassVar[tuple[str, ...]] = ("learners",)  # a saved replay belongs to one of this many learners
 
 
 @dataclass(frozen=True)
 class OwnReplaysConfig(LearnersConfig):
     """Several learners, each with its own actors, weight store and replay: an equal part of --replay.capacity."""
 
-    FIXED: ClassVar[tuple[str, ...]] = _OF_REPLAYS
+    FIXED: ClassVar[tuple[str, ...]] = ReplayLearnersConfig.FIXED
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ("publish_every",)
 
     pulled: WeightsConfig = inline(WeightsConfig)
