@@ -61,6 +61,7 @@ class ServersSettings(TypedDict, total=False):
 class CompressionSettings(TypedDict, total=False):
     gradients: Literal["float32", "float16", "bfloat16", "int8", "topk", "sign", "powersgd"]
     gradients_share: float
+    gradients_warm_up: int
     gradients_rank: int
     gradients_feedback: bool
 

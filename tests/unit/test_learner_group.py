@@ -7,18 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from fakes import FakeContext, FakeEdge, play, settle
 
-from thespis.core.budget import Budget
-from thespis.core.config import OptimizerConfig
 from thespis.core.context import Identity
-from thespis.core.edges import GroupEdges
 from thespis.core.errors import ThespisError
 from thespis.core.payloads import Admission, Combined, Contribution, Member
 from thespis.core.program import Program
-from thespis.exchange.all_reduce import AllReduce
-from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
+from thespis.exchange.heartbeats import PendingHeartbeats, send_heartbeats
 from thespis.roles import LearnerGroup
 
 TIMEOUT = 4.0
@@ -209,11 +204,8 @@ def test_one_heartbeat_of_a_learner_is_always_pending() -> None:
             if len(left) == 10:
                 ended.set()
 
-        ctx = FakeContext(Identity("learner", 0, 0, incarnation=1))
-        edges = GroupEdges(*map(FakeEdge, (heartbeat, made.join, made.offer, made.combine)))
-        parameter = torch.zeros(1, requires_grad=True)
-        exchange = AllReduce(ctx, ScheduledOptimizer(ctx, OptimizerConfig(), [parameter], Budget(1)), edges)
-        sending = asyncio.create_task(exchange._send_heartbeats())
+        edge = FakeEdge(heartbeat)
+        sending = asyncio.create_task(send_heartbeats(FakeContext(Identity("learner", 0, 0)), edge, member(0)))
         await ended.wait()
         assert min(left) >= 1
         sending.cancel()
@@ -227,7 +219,7 @@ def test_the_last_heartbeat_of_a_learner_that_left_returns() -> None:
     async def scene() -> None:
         made, _ = group()
         await entered(made, 0, 1)
-        made._timeout = 0.0
+        made._heartbeats = PendingHeartbeats(0.0)
         last = asyncio.create_task(made.heartbeat(member(1)))
         await settle()
         assert not last.done()

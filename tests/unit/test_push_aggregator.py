@@ -18,6 +18,7 @@ from thespis.core.edges import ServerEdges
 from thespis.core.learners_config import CompressionConfig
 from thespis.core.payloads import CompressedGradient, Member
 from thespis.core.types import Array, GradientMeta, ParameterSlice
+from thespis.exchange.heartbeats import PendingHeartbeats
 from thespis.exchange.push_pull import PushPull
 from thespis.roles import ParameterServer, PushAggregator
 
@@ -285,18 +286,25 @@ def test_the_end_of_an_earlier_incarnation_does_not_remove_the_next() -> None:
     play(scene())
 
 
+async def beat(node: PushAggregator) -> None:
+    """Two heartbeats of worker 0; the second stays pending."""
+    node._heartbeats = PendingHeartbeats(0.0)
+    first, _ = (asyncio.ensure_future(node.heartbeat(Member(0, 7))) for _ in range(2))
+    await first
+
+
 def test_a_round_ends_without_a_silent_worker() -> None:
     async def scene() -> None:
         made = Nodes()
         node = made.nodes[0]
-        node._timeout = 0.04  # heartbeats sleep in real time
+        node._timeout = 0.04
         await enter(node, 0, 1)
         waiting = push(node, 0)
-        await node.heartbeat(Member(0, 7))
+        await beat(node)
         await settle()
         assert not waiting.done()
         node._ctx.time = 0.1  # type: ignore[attr-defined]
-        await node.heartbeat(Member(0, 7))
+        await beat(node)
         assert await waiting is not None
         assert counters(node) == {"group/timeouts": 1, "group/lost": 1}
         assert await push(node, 1) is None, "it must join"
@@ -315,7 +323,7 @@ def test_nobody_is_silent_while_all_wait_for_the_servers() -> None:
         replies = [push(node, worker) for worker in (0, 1)]
         await settle()
         node._ctx.time = 10.0  # type: ignore[attr-defined]
-        await node.heartbeat(Member(0, 7))
+        await beat(node)
         made.gate.set()
         assert all(await asyncio.gather(*replies)) and counters(node) == {}
 
@@ -354,7 +362,7 @@ def test_the_first_round_of_a_run_waits_for_workers_that_are_starting_but_not_fo
         await settle()
         assert not made.pushed
         node._ctx.time = 11.0  # type: ignore[attr-defined]
-        await node.heartbeat(Member(0, 7))
+        await beat(node)
         assert all(await asyncio.gather(*replies))
 
     play(scene())

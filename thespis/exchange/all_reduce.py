@@ -25,6 +25,7 @@ from thespis.core.payloads import Combined, Contribution, GradientMessage, Membe
 from thespis.core.types import Array
 from thespis.exchange.codecs import cut_sections
 from thespis.exchange.compression import Compressor, refuse_rank
+from thespis.exchange.heartbeats import send_heartbeats
 from thespis.exchange.mean_gradients import read_combined
 from thespis.exchange.protocol import LeftGroup, Replica
 from thespis.exchange.scheduled_optimizer import ScheduledOptimizer
@@ -66,7 +67,7 @@ class AllReduce:
         """Enter the group, and load the state of another learner if this one's differs."""
         self._replica = replica
         if self._heartbeats is None:
-            self._heartbeats = self._ctx.ahead(self._send_heartbeats())
+            self._heartbeats = self._ctx.ahead(send_heartbeats(self._ctx, self._group.heartbeat, self._member))
         admission = await self._group.join(self._member, replica.updates, _digest_of(await replica.snapshot()))
         if admission.state is not None:
             replica.restore(*admission.state)
@@ -168,17 +169,6 @@ class AllReduce:
             arrays, values = await self._replica.snapshot()
             self._newcomers = False
             await self._group.offer(self._member, ({name: array.copy() for name, array in arrays.items()}, values))
-
-    async def _send_heartbeats(self) -> None:
-        """Send heartbeats forever, also while this learner waits for a batch.
-
-        Two calls are in flight, because the group keeps one until the next arrives.
-        """
-        pending = self._ctx.ahead(self._group.heartbeat(self._member))
-        while True:
-            following = self._ctx.ahead(self._group.heartbeat(self._member))
-            await pending
-            pending = following
 
     def _digest(self) -> int:
         digest = 0

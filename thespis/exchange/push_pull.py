@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from thespis.algorithms.updates.optimizers import clip_gradients
 from thespis.core.context import Context
-from thespis.core.edges import After, Heartbeat, ServerEdges
+from thespis.core.edges import After, ServerEdges
 from thespis.core.edges import PullSlice as PullSlice
 from thespis.core.errors import ThespisError
 from thespis.core.learners_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.payloads import Member
 from thespis.core.types import Array, ParameterLayout, Version, VersionedWeights, unflatten_parameters
+from thespis.exchange.heartbeats import send_heartbeats
 from thespis.exchange.parameter_client import ParameterClient, combined_version, cut_slices
 from thespis.exchange.protocol import Replica, SingleLearner
 
@@ -68,7 +69,8 @@ class PushPull(SingleLearner):
         """Copy the servers' parameters. The first to join sets them; all workers build equal ones from the seed."""
         await self._client.join()
         if self._servers.heartbeat is not None and self._heartbeats is None:
-            self._heartbeats = self._ctx.ahead(self._send_heartbeats(self._servers.heartbeat))
+            member = Member(self._ctx.identity.index, self._ctx.identity.incarnation)
+            self._heartbeats = self._ctx.ahead(send_heartbeats(self._ctx, self._servers.heartbeat, member))
 
     def begin_batch(self, steps: int) -> None:
         """Add the steps of a batch; the next push reports them to the servers."""
@@ -101,12 +103,6 @@ class PushPull(SingleLearner):
     def restore(self, arrays: dict[str, Array]) -> None:
         """Load what `state` returned."""
         self._client.restore(arrays)
-
-    async def _send_heartbeats(self, heartbeat: Heartbeat) -> None:
-        """Send heartbeats forever, also while this worker collects a batch."""
-        member = Member(self._ctx.identity.index, self._ctx.identity.incarnation)
-        while True:
-            await heartbeat(member)
 
 
 class PullAll:

@@ -24,6 +24,7 @@ from thespis.core.program import Edge
 from thespis.core.service import Method, RoleDescription
 from thespis.core.types import Array
 from thespis.exchange.compression import GroupCompressor
+from thespis.exchange.heartbeats import PendingHeartbeats
 from thespis.exchange.mean_gradients import mean_gradients, row_weights
 
 TICKS = 4
@@ -120,8 +121,7 @@ class LearnerGroup:
         self._form_seconds = _FORM_SECONDS if not ctx.identity.restarts else timeout / TICKS
         self._members: dict[int, int] = {}
         self._last_heartbeat: dict[Member, float] = {}
-        self._heartbeats: dict[Member, asyncio.Future[None]] = {}
-        """The newest heartbeat of each learner; done when it may return."""
+        self._heartbeats = PendingHeartbeats(timeout / TICKS)
         self._newcomers: dict[int, _Newcomer] = {}
         self._round: dict[int, _Part] = {}
         self._first_join: float | None = None
@@ -151,16 +151,10 @@ class LearnerGroup:
     # -- edges ------------------------------------------------------------------------------------
 
     async def heartbeat(self, member: Member) -> None:
-        """Note that a learner is alive; return when its next heartbeat has arrived.
-
-        So one is always pending, and the runtime cancels pending calls at once when the learner's process ends.
-        """
+        """Note that a learner is alive; return when its next heartbeat has arrived."""
         self._note_alive(member)
-        self._end_heartbeat(member)
-        following = self._heartbeats[member] = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.sleep(self._timeout / TICKS)
-            await following
+            await self._heartbeats.keep(member)
         except asyncio.CancelledError:
             self._remove(member)
             raise
@@ -266,11 +260,6 @@ class LearnerGroup:
     def _note_alive(self, member: Member) -> None:
         self._last_heartbeat[member] = self._ctx.now()
 
-    def _end_heartbeat(self, member: Member) -> None:
-        pending = self._heartbeats.pop(member, None)
-        if pending is not None and not pending.done():
-            pending.set_result(None)
-
     def _admit(self, newcomer: _Newcomer, admission: Admission) -> None:
         member = newcomer.member
         self._members[member.learner] = member.incarnation
@@ -298,7 +287,7 @@ class LearnerGroup:
     def _remove(self, member: Member) -> None:
         """Remove this incarnation of a learner from the members or the newcomers."""
         self._last_heartbeat.pop(member, None)
-        self._end_heartbeat(member)
+        self._heartbeats.end(member)
         newcomer = self._newcomers.get(member.learner)
         if newcomer is not None and newcomer.member == member:
             del self._newcomers[member.learner]

@@ -19,6 +19,7 @@ from thespis.core.program import Edge
 from thespis.core.service import Method, RoleDescription
 from thespis.core.types import Array, GradientMeta, ParameterLayout, ParameterSlice, Version
 from thespis.exchange.compression import decompress
+from thespis.exchange.heartbeats import PendingHeartbeats
 from thespis.exchange.mean_gradients import weighted_sum
 from thespis.exchange.parameter_client import ParameterClient
 from thespis.roles.learner_group import TICKS
@@ -84,7 +85,7 @@ class PushAggregator:
     ) -> None:
         """`workers`: how many a new run waits for. `compression`: of the gradients for the servers."""
         self._ctx, self._servers, self._timeout, self._compression = ctx, servers, timeout, compression
-        self._count = workers
+        self._count, self._heartbeats = workers, PendingHeartbeats(timeout / TICKS)
         # After a restart the workers are already running, so the wait is short.
         self._form_seconds = timeout / TICKS if ctx.identity.restarts else _FORM_SECONDS
         self._form_until = math.inf
@@ -117,14 +118,13 @@ class PushAggregator:
     # -- edges ------------------------------------------------------------------------------------
 
     async def heartbeat(self, member: Member) -> None:
-        """Note that a worker is alive. The runtime cancels pending calls at once when the worker's process ends."""
+        """Note that a worker is alive; return when its next heartbeat has arrived."""
         self._find(*member)
         try:
-            await asyncio.sleep(self._timeout / TICKS)
+            await self._heartbeats.keep(member)
         except asyncio.CancelledError:
             self._lose(*member)
             raise
-        self._find(*member)
         self._drop_silent()
 
     async def join(self, worker: int, values: Array, layout: ParameterLayout) -> tuple[ParameterSlice, int]:
