@@ -70,16 +70,25 @@ def test_sign_scales_rows_and_columns_that_are_long(rows: int, columns: int, sca
     np.testing.assert_allclose(codec.decode(sent, sections), vector, rtol=2**-7)
 
 
+MATRICES = np.r_[5:125, 126:SIZE]
+"""The numbers that belong to sections with several rows."""
+
+
 @given(vectors, st.sampled_from([0.001, 0.1, 0.5]))
-def test_topk_keeps_the_largest_exactly(vector: Array, share: float) -> None:
+def test_topk_keeps_vectors_and_the_largest_of_matrices_exactly(vector: Array, share: float) -> None:
     sent, found = coded("topk", vector, share=share)
-    number = math.ceil(share * SIZE)
-    assert sent[0].dtype == np.int32 and len(sent[0]) == len(sent[1]) == number
-    order = sorted(range(SIZE), key=lambda place: (-abs(vector[place]), place))
-    expected = np.zeros_like(vector)
-    for place in order[:number]:
-        expected[place] = vector[place]
+    number = math.ceil(share * len(MATRICES))
+    assert sent[0].dtype == np.int32 and [len(array) for array in sent] == [number, number, SIZE - len(MATRICES)]
+    expected = vector.copy()
+    for place in sorted(MATRICES, key=lambda place: (-abs(vector[place]), place))[number:]:
+        expected[place] = 0
     np.testing.assert_array_equal(found, expected)
+
+
+def test_topk_sends_a_network_of_vectors_whole() -> None:
+    sections, vector = np.array([[1, 5], [1, 3]], np.int32), np.arange(8, dtype=np.float32)
+    codec = build_codec("topk", share=0.1, rank=2, seed=0)
+    np.testing.assert_array_equal(codec.decode(codec.encode(vector, sections, None), sections), vector)
 
 
 @settings(max_examples=30)

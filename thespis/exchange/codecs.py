@@ -113,21 +113,28 @@ class Sign:
 
 
 class TopK:
-    """The numbers of the largest magnitude, exactly, with their places (Lin et al., 2018)."""
+    """The numbers of the largest magnitude, exactly, with their places (Lin et al., 2018).
+
+    Vectors, such as biases, are sent whole: they are small, and a late bias moves a unit for all inputs.
+    """
 
     def __init__(self, share: float) -> None:
         self._share = share
 
     def encode(self, vector: Array, sections: Array, previous: Array | None) -> list[Array]:
-        """Select a share of the whole vector, at least one number."""
-        places = largest(vector, math.ceil(self._share * len(vector)))
-        return [places, vector[places]]
+        """Select a share of the numbers of all matrices, at least one. Returns places, numbers there, and vectors."""
+        matrices = _of_matrices(sections)
+        among = vector[matrices]
+        places = largest(among, math.ceil(self._share * len(among))) if len(among) else np.empty(0, np.int32)
+        return [places, among[places], vector[~matrices]]
 
     def decode(self, arrays: list[Array], sections: Array) -> Array:
         """Return a vector that is zero elsewhere."""
-        places, values = arrays
-        decoded = np.zeros(size_of(sections), np.float32)
-        decoded[places] = values
+        places, values, vectors = arrays
+        matrices = _of_matrices(sections)
+        decoded = np.zeros(len(matrices), np.float32)
+        decoded[np.flatnonzero(matrices)[places]] = values
+        decoded[~matrices] = vectors
         return decoded
 
 
@@ -254,3 +261,8 @@ def _parts(vector: Array, sections: Array) -> Iterator[Array]:
 def _per_number(scales: Array, sections: Array) -> Array:
     """The scale of its section for each number."""
     return np.repeat(scales, sections.astype(np.int64).prod(axis=1))
+
+
+def _of_matrices(sections: Array) -> Array:
+    """Whether each number belongs to a section with several rows."""
+    return np.repeat(sections[:, 0] > 1, sections.astype(np.int64).prod(axis=1))
