@@ -1,6 +1,6 @@
 """Measures what faults cost a group of learners: lost updates, and seconds until it continues and is complete again.
 
-python benchmarks/learner_faults.py [--learners 3] [--seconds 600] [--every 30] [--on local]
+python benchmarks/learner_faults.py [--learners 3] [--seconds 600] [--every 30] [--on local] [--all-reduce group]
 
 Runs without and with faults follow each other. The faults alternate: a learner is killed, and a learner is stopped and
 continued after 6 seconds. Times are measured from outside, so they include a report interval of 0.1 s.
@@ -28,9 +28,10 @@ FLAGS = "--env CartPole-v1 --eval-episodes 0 --report-every 0.1 --checkpoint-eve
 class Run:
     """A run of several learners in the background."""
 
-    def __init__(self, path: Path, learners: int, seconds: float, on: str) -> None:
+    def __init__(self, path: Path, learners: int, seconds: float, on: str, all_reduce: str) -> None:
         self.path, self.learners = path, learners
         flags = f"--on {on} --learners {learners} --actors {learners} --total-seconds {seconds} --run-dir {path}"
+        flags += f" --all-reduce {all_reduce}"
         words = [sys.executable, "-m", "thespis.cli.main", "train", "impala", *FLAGS.split(), *flags.split()]
         self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self._read = 0
@@ -113,11 +114,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="of each run")
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two faults")
     parser.add_argument("--on", default="local", help="local or ray")
+    parser.add_argument("--all-reduce", default="group", help="group or gloo")
     args = parser.parse_args()
     rates = []
     for faults in (False, True):
         with tempfile.TemporaryDirectory() as directory:
-            run = Run(Path(directory) / "run", args.learners, args.seconds, args.on)
+            run = Run(Path(directory) / "run", args.learners, args.seconds, args.on, args.all_reduce)
             try:
                 if faults:
                     harm(run, args.every, time.monotonic() + args.seconds)
