@@ -32,6 +32,7 @@ from thespis.networks.cuts import cut_network
 from thespis.networks.partition import StateLayout
 from thespis.networks.policy_runner import export_weights
 from thespis.roles import Learner, LearnerGroup, Shard, ShardedLearner
+from thespis.roles.sharded_learner import RemoteParts
 
 STEPS, COLUMNS = 4, 3
 BUDGET = Budget(100_000)
@@ -198,8 +199,9 @@ def sharded(case: Case, batches: list[Unroll] | None = None, incarnation: int = 
     update = case.algorithm.build_update(own, np.random.default_rng(0))
     optimizer = ShardedOptimizer(ctx, case.optimizer, update.parameters, BUDGET, group, layout)
     exchange = LocalExchange(optimizer)
-    pieces = layout.split(state)[1]
-    learner = ShardedLearner(ctx, Given(batches or []), update, exchange, published, 1, group, layout, pieces)
+    remote = RemoteParts(group, layout, layout.split(state)[1])
+    source = Given(batches or [])
+    learner = ShardedLearner(ctx, source, update, exchange, published, publish_every=1, remote=remote)
     return Made(learner, ctx, update, optimizer, published, shards)
 
 

@@ -23,7 +23,7 @@ from thespis.exchange.push_pull import PushPull
 from thespis.roles import ParameterServer, PushAggregator
 
 TIMEOUT = 4.0
-LAYOUT = [("w", [4])]
+LAYOUT = [("w", [2, 2])]
 BUDGET = Budget(10_000)
 
 

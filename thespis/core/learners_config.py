@@ -27,13 +27,7 @@ _FIRST_SHARE = 0.25
 class CompressionConfig:
     """Compression of the gradients that learners send."""
 
-    MAY_CHANGE: ClassVar[tuple[str, ...]] = (
-        "gradients",
-        "gradients_share",
-        "gradients_warm_up",
-        "gradients_rank",
-        "gradients_feedback",
-    )
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ("*",)
 
     gradients: Literal["float32", "float16", "bfloat16", "int8", "topk", "sign", "powersgd"] = "float32"
     """Encoding of gradients in messages: float32 (exact), float16 or bfloat16 (half the bytes), int8 (a quarter), topk

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from thespis.core.futures import new_future
+
 if TYPE_CHECKING:
     from thespis.core.context import Context
     from thespis.core.edges import Heartbeat
@@ -35,7 +37,7 @@ class PendingHeartbeats:
     async def keep(self, member: Member) -> None:
         """Return when the sender's next heartbeat has arrived, and at least `interval` has passed."""
         self.end(member)
-        following = self._pending[member] = asyncio.get_running_loop().create_future()
+        following = self._pending[member] = new_future()
         await asyncio.sleep(self._interval)
         await following
 

@@ -12,6 +12,7 @@ import numpy as np
 from thespis.core import eager_call
 from thespis.core.context import Context
 from thespis.core.edges import Next
+from thespis.core.futures import new_future
 from thespis.core.payloads import ActResponse
 from thespis.core.service import Method, RoleDescription
 from thespis.core.types import (
@@ -46,7 +47,7 @@ class ResponseFuture:
     __slots__ = ("response",)
 
     def __init__(self) -> None:
-        self.response: asyncio.Future[ActResponse] = asyncio.get_running_loop().create_future()
+        self.response: asyncio.Future[ActResponse] = new_future()
 
     @property
     def cancelled(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from thespis.core.context import Context
 from thespis.core.errors import ThespisError
+from thespis.core.futures import new_future
 from thespis.core.learners_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.payloads import (
     Admission,
@@ -74,9 +75,7 @@ class _Part:
     members: list[Member]
     contribution: Contribution
     statistics: list[Array]
-    combined: asyncio.Future[Combined | None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    combined: asyncio.Future[Combined | None] = field(default_factory=new_future)
 
 
 class LearnerGroup:
@@ -167,7 +166,7 @@ class LearnerGroup:
         self._note_alive(member)
         self._members.pop(member.learner, None)
         self._drop_part(member.learner)
-        admitted = asyncio.get_running_loop().create_future()
+        admitted = new_future()
         self._newcomers[member.learner] = _Newcomer(member, update, digest, admitted)
         if not self._members and self._first_join is None:
             self._first_join = self._ctx.now()
@@ -225,7 +224,7 @@ class LearnerGroup:
         """Wait until enough members have a batch for an update; this learner then uses what it has."""
         self._note_alive(member)
         self._release(member.learner)
-        signal = asyncio.get_running_loop().create_future()
+        signal = new_future()
         self._slow[member.learner] = _Slow(update, signal)
         self._signal_slow()
         await signal

@@ -13,6 +13,7 @@ import numpy as np
 from thespis.core.context import Context
 from thespis.core.edges import NodeEdges
 from thespis.core.errors import ThespisError
+from thespis.core.futures import new_future
 from thespis.core.payloads import (
     Admission,
     Combined,
@@ -36,9 +37,7 @@ class _Waiting:
 
     member: Member
     contribution: Contribution
-    combined: asyncio.Future[Combined | None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    combined: asyncio.Future[Combined | None] = field(default_factory=new_future)
 
 
 class NodeAggregator:

@@ -13,6 +13,7 @@ import numpy as np
 from thespis.core.context import Context
 from thespis.core.edges import ServerEdges
 from thespis.core.errors import ThespisError
+from thespis.core.futures import new_future
 from thespis.core.learners_config import UNCOMPRESSED, CompressionConfig
 from thespis.core.payloads import GradientMessage, Member
 from thespis.core.program import Edge
@@ -34,9 +35,7 @@ class _Part:
 
     gradient: GradientMessage
     meta: GradientMeta
-    reply: asyncio.Future[ParameterSlice | None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    reply: asyncio.Future[ParameterSlice | None] = field(default_factory=new_future)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,10 +64,10 @@ class PushAggregator:
 
     description: ClassVar = RoleDescription(
         methods={
-            "heartbeat": Method("gradients", takes="signal"),
             "join": Method("weights", takes="initial weights", gives="weights"),
             "push": Method("gradients", takes="gradients", gives="weights"),
             "pull": Method("weights", gives="weights"),
+            "heartbeat": Method("gradients", takes="signal"),
         },
         publishes=True,
         forgets=True,

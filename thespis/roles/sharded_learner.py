@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from thespis.algorithms.updates.update import Update
 from thespis.core.context import Context
@@ -15,6 +15,14 @@ from thespis.exchange.protocol import Exchange
 from thespis.exchange.shards import ShardGroup
 from thespis.networks.partition import Pieces, StateLayout
 from thespis.roles.learner import _T, Learner, Source
+
+
+class RemoteParts(NamedTuple):
+    """The part of a network that a learner does not hold: its shards, all names, and the shards' initial weights."""
+
+    shards: ShardGroup
+    layout: StateLayout
+    pieces: list[Pieces]
 
 
 class ShardedLearner(Learner):
@@ -32,14 +40,13 @@ class ShardedLearner(Learner):
         update: Update,
         exchange: Exchange,
         publish: Publish,
+        *,
         publish_every: int,
-        shards: ShardGroup,
-        layout: StateLayout,
-        pieces: list[Pieces],
+        remote: RemoteParts,
     ) -> None:
-        """`pieces`: the initial weights of the shards."""
+        """`publish_every`: updates between two published versions."""
         super().__init__(ctx, source, update, exchange, publish, publish_every)
-        self._shards, self._layout = shards, layout
+        self._shards, self._layout, pieces = remote
         self._unsent: list[Pieces] | None = pieces
         self._collected: list[Pieces] | None = None
 

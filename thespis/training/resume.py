@@ -129,7 +129,7 @@ def _is_fixed(config: type[Any], name: str, hint: Any) -> bool:
     if name in _marked(config, "FIXED") or _all_fixed(config):
         return True
     common = issubclass(config, Experiment) and any(part.name == name for part in dataclasses.fields(Experiment))
-    return not (common or hint is float or name in _marked(config, "MAY_CHANGE"))
+    return not (common or hint is float or {name, "*"} & _marked(config, "MAY_CHANGE"))
 
 
 def _all_fixed(config: type[Any]) -> bool:
@@ -137,7 +137,7 @@ def _all_fixed(config: type[Any]) -> bool:
 
 
 def _marked(config: type[Any], mark: str) -> set[str]:
-    """The names in `FIXED` or `MAY_CHANGE` of a class and its bases."""
+    """The names in `FIXED` or `MAY_CHANGE` of a class and its bases; `*` stands for all."""
     return {name for base in config.__mro__ for name in vars(base).get(mark, ())}
 
 

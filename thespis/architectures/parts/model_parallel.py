@@ -63,15 +63,16 @@ def build_sharded_learner(
     from thespis.networks.cuts import cut_network
     from thespis.networks.partition import StateLayout
     from thespis.networks.policy_runner import export_weights
+    from thespis.roles.sharded_learner import RemoteParts
 
     whole = {f"weights/{name}": array for name, array in export_weights(network).items()}
-    remote, cut = ShardGroup(ctx, shards), cut_network(network, cfg.model)
-    own = cut.divide(remote)
+    group_of_shards, cut = ShardGroup(ctx, shards), cut_network(network, cfg.model)
+    own = cut.divide(group_of_shards)
     layout = StateLayout(cut.names, [name for name, _ in own.named_parameters()], cut.partitions)
     update = cfg.algorithm.build_update(own, ctx.rng("minibatches"))
     optimizer: ScheduledOptimizer = ShardedOptimizer(
-        ctx, cfg.algorithm.optimizer, update.parameters, cfg.budget, remote, layout
+        ctx, cfg.algorithm.optimizer, update.parameters, cfg.budget, group_of_shards, layout
     )
     exchange: Exchange = build_exchange(ctx, cfg, group, optimizer)
-    pieces = layout.split(whole)[1]
-    return roles.ShardedLearner(ctx, source, update, exchange, publish, publish_every, remote, layout, pieces)
+    remote = RemoteParts(group_of_shards, layout, layout.split(whole)[1])
+    return roles.ShardedLearner(ctx, source, update, exchange, publish, publish_every=publish_every, remote=remote)
