@@ -301,6 +301,24 @@ def test_a_restarted_group_has_no_members() -> None:
     play(scene())
 
 
+def test_a_restarted_group_waits_for_a_learner_that_still_computes() -> None:
+    """Without it the others would go back to the update of the first learner that enters."""
+
+    async def scene() -> None:
+        made, ctx = group(restarts=1)
+        running = asyncio.create_task(made.run())
+        behind = asyncio.create_task(made.join(member(0), 5, 7))
+        await settle()
+        ctx.time += 0.75 * TIMEOUT
+        await settle()
+        assert not behind.done()
+        assert await made.join(member(1), 9, 7) == Admission(None, newcomers=True)
+        assert not behind.done(), "it waits for the state of the other"
+        running.cancel()
+
+    play(scene())
+
+
 def test_newcomers_form_a_group_when_the_only_member_is_gone() -> None:
     async def scene() -> None:
         made, ctx = group()

@@ -116,8 +116,8 @@ class LearnerGroup:
         self._ctx, self._learners, self._timeout, self._averages = ctx, learners, timeout, averages
         self._preempt_share = preempt_share
         self._compressor = GroupCompressor(ctx, compression) if compression.compresses else None
-        # After a restart the learners are already running, so the wait is short.
-        self._form_seconds = _FORM_SECONDS if not ctx.identity.restarts else timeout / TICKS
+        # After a restart the learners are running: one that computes enters later, perhaps with the most updates.
+        self._form_seconds = timeout if ctx.identity.restarts else _FORM_SECONDS
         self._members: dict[int, int] = {}
         self._last_heartbeat: dict[Member, float] = {}
         self._heartbeats = PendingHeartbeats(timeout / TICKS)
