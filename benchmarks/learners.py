@@ -1,6 +1,6 @@
 """Measures what several learners gain, on the cores of this machine and on a simulated network.
 
-python benchmarks/learners.py [--learners 2] [--seconds 20] [--rounds 3] [--simulated 1 4 16]
+python benchmarks/learners.py [--learners 2] [--seconds 20] [--rounds 3] [--batch 64] [--simulated 1 4 16]
 
 On this machine the learners train the convolutional network of DQN on replayed images; the actors have almost no
 work, and no run writes a checkpoint before its end, because writing one competes with the learners for the cores. Runs
@@ -28,7 +28,6 @@ work:
 edges:
   default: {latency: 1.0e-3, bandwidth: 1.25e9}
 """
-BATCH = 64
 REPLAY = "--replay.warm-up 500 --replay.capacity 4000 --replay.samples-per-insert 64"
 
 
@@ -61,14 +60,14 @@ def updates_per_second(run: Path) -> float:
     return float(json.loads((run / "summary.json").read_text())["updates_per_second"])
 
 
-def on_this_machine(learners: int, seconds: float) -> float:
+def on_this_machine(learners: int, batch: int, seconds: float) -> float:
     """Steps per second that the learners learn from."""
     with tempfile.TemporaryDirectory() as directory:
         run = Path(directory) / "run"
         flags = f"--env {Path(__file__).resolve()}::Images --learners {learners} --actors {learners} {REPLAY}"
-        ends = f"--envs-per-actor 1 --batch {BATCH} --total-seconds {seconds} --checkpoint-every {2 * seconds}"
+        ends = f"--envs-per-actor 1 --batch {batch} --total-seconds {seconds} --checkpoint-every {2 * seconds}"
         train(["dqn", *flags.split(), *ends.split()], run)
-        return learners * BATCH * updates_per_second(run)
+        return learners * batch * updates_per_second(run)
 
 
 def simulated(learners: int) -> float:
@@ -86,6 +85,7 @@ def main() -> None:
     parser.add_argument("--learners", type=int, default=2, help="learners on this machine")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each run on this machine")
     parser.add_argument("--rounds", type=int, default=3, help="pairs of runs on this machine")
+    parser.add_argument("--batch", type=int, default=64, help="of each learner on this machine")
     parser.add_argument("--simulated", type=int, nargs="*", default=[1, 4, 16], help="learners in the simulation")
     args = parser.parse_args()
     alone = 0.0
@@ -97,7 +97,7 @@ def main() -> None:
         )
     ratios = []
     for _ in range(args.rounds):
-        one, several = on_this_machine(1, args.seconds), on_this_machine(args.learners, args.seconds)
+        one, several = (on_this_machine(learners, args.batch, args.seconds) for learners in (1, args.learners))
         ratios.append(several / one)
         print(f"this machine: 1 learner {one:,.0f} steps/s, {args.learners} learners {several:,.0f}: {ratios[-1]:.2f}")
     if ratios:
