@@ -1,4 +1,4 @@
-"""Compressed gradients with error feedback solve what exact ones solve; without it, the smallest do not."""
+"""Compressed gradients with error feedback solve what exact ones solve; without it, the fewest numbers do not."""
 
 from __future__ import annotations
 
@@ -29,8 +29,15 @@ def test_cartpole_is_solved(tmp_path: Path, settings: dict[str, Any], architectu
     assert summary["exit_reason"] == "return_reached" and summary["env_steps"] <= 300_000
 
 
-@pytest.mark.parametrize("method", ["topk", "sign"])
-def test_error_feedback_is_needed(tmp_path: Path, method: str) -> None:
-    assert learn(tmp_path / "with", "a2c", 0, gradients=method)["exit_reason"] == "return_reached"
-    without = learn(tmp_path / "without", "a2c", 0, gradients=method, gradients_feedback=False)
+def test_error_feedback_is_needed(tmp_path: Path) -> None:
+    assert learn(tmp_path / "with", "a2c", 0, gradients="topk")["exit_reason"] == "return_reached"
+    without = learn(tmp_path / "without", "a2c", 0, gradients="topk", gradients_feedback=False)
     assert without["exit_reason"] == "total_steps"
+
+
+def test_signs_learn_faster_with_error_feedback(tmp_path: Path) -> None:
+    given, without = (
+        learn(tmp_path / name, "a2c", 0, gradients="sign", gradients_feedback=name == "with")
+        for name in ("with", "without")
+    )
+    assert given["exit_reason"] == "return_reached" and given["env_steps"] < 0.9 * without["env_steps"]
