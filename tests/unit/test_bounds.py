@@ -36,7 +36,7 @@ ALLOWED: dict[str, str] = {
     "optimizer.decay optimizer.momentum optimizer.beta2 epsilon epsilon_start epsilon_end epsilon_steps": "zero",
     "discount trace_decay gae_lambda eta resample demo_ratio qtopt:decay qtopt:noise": "zero",
     "replay.error replay.bytes replay.priority_exponent replay.importance_exponent": "zero",
-    "replay.max_times_sampled damping": "zero",
+    "replay.max_times_sampled damping gradients_warm_up": "zero",
 }
 """The odd values that the settings of each row accept."""
 TOGETHER = (

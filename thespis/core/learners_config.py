@@ -213,7 +213,7 @@ class LearnersConfig:
                 f"{flag} adds up float32, so it cannot send --gradients {self.compression.gradients}; leave off one"
             )
         if self.learners_per_node is not None:
-            raise ThespisError(f"{flag} has no centre to aggregate for; leave off it or --learners-per-node")
+            raise ThespisError(f"{flag} needs no aggregators; leave off it or --learners-per-node")
 
     @property
     def indices(self) -> range:
