@@ -79,7 +79,7 @@ def test_bytes_of_a_round_of_a_group(stage: Stage) -> None:
             sizes[method] = per_call(run, "learner.group.combine")
         for exact, small in zip(sizes["float32"], sizes["topk"], strict=True):
             vectors, matrices, sections = 4 * 195, 8 * 45, 8 * 8  # biases and the value head; 1% of 4,480
-            assert exact > 18_000 and small < vectors + matrices + sections + 300
+            assert exact > 18_000 and small < vectors + matrices + sections + 400
 
 
 @pytest.mark.parametrize(
