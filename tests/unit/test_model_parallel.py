@@ -73,7 +73,7 @@ class Recorded:
     def __post_init__(self) -> None:
         update, optimizer = self.made.update, self.made.optimizer
         compute = update.gradients
-        # Whole gradients: those that the group returns, or those of a learner without shards.
+        # Whole gradients come from the group, or from a learner without shards.
         name = "apply_whole" if self.made.shards else "apply"
         apply = getattr(optimizer, name)
 

@@ -30,7 +30,7 @@ class SimulatedCalls:
         failed: Callable[[RoleSpec, Exception], None],
         lossy: bool,
     ) -> None:
-        """`incarnations`: those that are up now. `failed` gets a service's error. `lossy`: faults drop messages."""
+        """`incarnations`: the current incarnations. `failed` gets a service's error. `lossy`: faults drop messages."""
         self._loop, self._network, self._incarnations, self._failed = loop, network, incarnations, failed
         self._timeout = _RETRY_SECONDS if lossy else None
         self._processes = {spec.key: spec.process for spec in program.roles}
